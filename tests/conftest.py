@@ -1,0 +1,33 @@
+"""What every test starts from: the same seed, two threads, no window for pictures."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real data, in PyG's layout; read-only."""
+    root = os.environ.get("GNN_MUP_DATA")
+    if not root:
+        pytest.skip("needs real data: set GNN_MUP_DATA to the folder that holds Planetoid, QM9, …")
+    if not Path(root).is_dir():
+        pytest.fail(f"GNN_MUP_DATA={root} is not a folder")
+    return Path(root)
