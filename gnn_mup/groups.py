@@ -1,0 +1,176 @@
+"""From a plan to parameter groups that any torch optimizer takes as they are."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .errors import NotApplied, StaleGroups, TransferError
+from .plan import Plan, Settings, resolve_optimizer
+
+PLAN_ATTRIBUTE = "_gnn_mup_plan"
+"""A transferred model carries its plan (names and floats) under this name."""
+
+
+class TransferGroups(list[dict[str, Any]]):
+    """A list of parameter groups, with the plan that they come from.
+
+    >>> optimizer = torch.optim.Adam(groups)                                # doctest: +SKIP
+    >>> OneCycleLR(optimizer, max_lr=groups.scaled(0.1), total_steps=100)   # doctest: +SKIP
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], plan: Plan, model: nn.Module | None = None
+    ) -> None:
+        super().__init__(groups)
+        self.plan = plan
+        self._model = None if model is None else weakref.ref(model)
+
+    def scaled(self, value: float) -> list[float]:
+        """One value a group, for schedulers that take absolute numbers (`max_lr`, `min_lr`)."""
+        return [value * group["lr_scale"] for group in list.__iter__(self)]
+
+    def check(self) -> None:
+        """Raise `StaleGroups` where the model no longer owns these parameters.
+
+        `fully_shard` replaces every parameter; an optimizer made from older groups would train
+        nothing, silently. The check runs whenever the groups are handed on.
+        """
+        model = None if self._model is None else self._model()
+        if model is None:
+            return
+        owned = {id(p) for p in model.parameters()}
+        stale = sum(id(p) not in owned for g in list.__iter__(self) for p in g["params"])
+        if stale:
+            raise StaleGroups(
+                f"{stale} parameters in these groups no longer belong to the model (fully_shard "
+                "and .to_empty() replace parameters). Make the groups afterwards: "
+                "groups = transfer_groups(model, lr=..., optimizer=...)"
+            )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.check()
+        return super().__iter__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TransferGroups, (list(list.__iter__(self)), self.plan))
+
+
+def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
+    """Every trainable parameter of the model in exactly one group, merged where numbers agree."""
+    merged: dict[tuple[str, ...], dict[str, Any]] = {}
+    unknown = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        record = plan.params.get(name) or plan.params.get(plain_name(name))
+        if record is None:
+            unknown.append(name)
+            continue
+        numbers = {
+            "lr": record.lr,
+            "weight_decay": record.weight_decay,
+            "lr_scale": record.lr_scale,
+        }
+        if record.eps is not None:
+            numbers["eps"] = record.eps
+        key = (record.role.value, *(f"{value:.12g}" for value in numbers.values()))
+        merged.setdefault(key, {"params": [], "name": record.role.value, **numbers})
+        merged[key]["params"].append(parameter)
+    if unknown:
+        raise TransferError(
+            f"the plan does not know {', '.join(unknown[:5])}: layers added after apply_transfer "
+            "have no role. Call remove_transfer(model), then apply_transfer(model, example) again"
+        )
+    return TransferGroups(merged.values(), plan, model)
+
+
+def transfer_groups(
+    model: nn.Module,
+    lr: float | None = None,
+    optimizer: str | type | None = None,
+    *,
+    weight_decay: float | None = None,
+    eps: float | None = None,
+    lr_mult: Mapping[str, float] | None = None,
+    no_decay: Iterable[str] | None = None,
+) -> TransferGroups:
+    """New groups for a model that was transferred already, without touching it.
+
+    >>> groups = transfer_groups(model, lr=0.05, optimizer="adamw")          # doctest: +SKIP
+
+    What is not given stays as it was. Use it for another learning rate or optimizer, after
+    un-freezing parameters, or after `fully_shard` has replaced every parameter.
+    """
+    plan = plan_of(model)
+    old = plan.settings
+    new = Settings(
+        lr=old.lr if lr is None else lr,
+        optimizer=old.optimizer if optimizer is None else resolve_optimizer(optimizer),
+        weight_decay=old.weight_decay if weight_decay is None else weight_decay,
+        eps=old.eps if eps is None else eps,
+        lr_mult=old.lr_mult if lr_mult is None else dict(lr_mult),
+        no_decay=old.no_decay if no_decay is None else tuple(no_decay),
+    )
+    return build_groups(model, plan.under(new))
+
+
+def plan_of(model: nn.Module) -> Plan:
+    """The plan that a transferred model carries; wrappers such as DDP are looked through."""
+    for module in model.modules():
+        plan = module.__dict__.get(PLAN_ATTRIBUTE)
+        if isinstance(plan, Plan):
+            return plan
+    raise NotApplied(
+        f"{type(model).__name__} carries no transfer. Type: "
+        "groups = apply_transfer(model, example, lr=...)"
+    )
+
+
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what DDP, torch.compile and FSDP put before it."""
+    stripped = True
+    while stripped:
+        stripped = False
+        for prefix in _WRAPPERS:
+            if name.startswith(prefix):
+                name, stripped = name.removeprefix(prefix), True
+            elif f".{prefix}" in name and prefix != "module.":
+                name, stripped = name.replace(f".{prefix}", "."), True
+    return name
+
+
+def clip_grad_norm_(groups: Iterable[dict[str, Any]], max_norm: float) -> Tensor:
+    """Clip by ``sqrt(sum lr * |grad|^2)``, the norm that transfers; returns the norm.
+
+    The plain global norm does not: under SGD the decoder dominates it at every width. The
+    learning rates are the initial ones, so a schedule does not move the threshold.
+
+    >>> clip_grad_norm_(groups, 1.0)                                        # doctest: +SKIP
+    """
+    if not max_norm > 0:
+        raise TransferError(f"max_norm must be positive, not {max_norm!r}")
+    squares: list[Tensor] = []
+    gradients: list[Tensor] = []
+    for group in groups:
+        found = [p.grad for p in group["params"] if p.grad is not None]
+        if not found:
+            continue
+        lr = group.get("initial_lr", group["lr"])
+        squares.append(lr * torch.nn.utils.get_total_norm(found) ** 2)
+        gradients += found
+    if not squares:
+        return torch.tensor(0.0)
+    device = squares[0].device
+    norm = torch.stack([square.to(device) for square in squares]).sum().sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.device))
+    return norm
