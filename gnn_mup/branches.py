@@ -1,0 +1,303 @@
+"""From what was found in the graph to what has to be done where: operations and their records.
+
+Pure but for looking at the model's classes: nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.models.rev_gnn import InvertibleModule
+
+from .errors import SurgeryError
+from .graph import Aggregation, Graph, Site
+from .plan import Branch, Message
+from .residual import Edit, Residuals
+from .source import FACTOR, SourceEdit, function_node, node_at, shown
+from .surgery import GAMMA, OUTPUT, Operation, method_of
+
+NORMALISED = 1.5
+"""An aggregation that multiplies by less than this counts as normalised."""
+
+
+@dataclass
+class Draft:
+    """What one module is to get, while it is being collected."""
+
+    edits: dict[str, dict[SourceEdit, float]] = field(default_factory=dict)
+    gamma: float | None = None
+    output: float | None = None
+    floats: dict[str, float] = field(default_factory=dict)
+
+
+class Drafts:
+    """Operations in the making, one a module."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.modules = dict(model.named_modules())
+        self.drafts: dict[str, Draft] = {}
+        self.problems: list[str] = []
+
+    def of(self, module: str) -> Draft:
+        return self.drafts.setdefault(module, Draft())
+
+    def edit(self, site: Site, action: str, factor: float | None, slot: int | None = None) -> str:
+        """Add a source edit for the owner of a site; returns the name of the method."""
+        if site.owner is None or site.function is None or site.position is None:
+            raise SurgeryError(
+                f"{site.file}:{site.line}: {site.text!r} runs outside any method of the model, "
+                "so it cannot be edited for this model alone. Move it into a forward, or write the "
+                "factor there and pass residual='off'"
+            )
+        module = self.modules[site.owner]
+        if (
+            isinstance(module, nn.Module)
+            and hasattr(module, "graph")
+            and hasattr(module, "recompile")
+        ):
+            raise SurgeryError(
+                f"{site.owner or type(module).__name__} is an fx GraphModule, whose code has no "
+                "source to edit. Transfer the model before tracing it with fx"
+            )
+        method = method_of(type(module), site.function)
+        changes = self.of(site.owner).edits.setdefault(method, {})
+        slot = len(changes) if slot is None else slot
+        for known, value in changes.items():
+            if known.position == site.position and known.action not in ("open", "close"):
+                if known.action != action or value != factor:
+                    raise SurgeryError(
+                        f"{site.file}:{site.line}: {site.text!r} adds a residual branch in one "
+                        "pass and something else in another. Write the two sums on two lines"
+                    )
+                return method
+        changes[SourceEdit(site.position, action, slot)] = 0.0 if factor is None else factor
+        return method
+
+    def operations(self) -> tuple[Operation, ...]:
+        if self.problems:
+            raise SurgeryError("\n".join(self.problems))
+        out = []
+        for name, draft in self.drafts.items():
+            floats = dict(draft.floats)
+            edits = []
+            for method, changes in draft.edits.items():
+                ordered = []
+                for edit, factor in changes.items():
+                    if edit.action in ("open", "close"):
+                        ordered.append(edit)
+                        continue
+                    slot = len([k for k in floats if k.startswith(FACTOR.format(""))])
+                    floats[FACTOR.format(slot)] = factor
+                    ordered.append(SourceEdit(edit.position, edit.action, slot))
+                edits.append((method, tuple(ordered)))
+            if draft.gamma is not None:
+                floats[GAMMA] = draft.gamma
+            if draft.output is not None:
+                floats[OUTPUT] = draft.output
+            out.append(
+                Operation(
+                    name,
+                    tuple(edits),
+                    draft.gamma is not None,
+                    draft.output is not None,
+                    tuple(sorted(floats.items())),
+                )
+            )
+        return tuple(out)
+
+
+def draft_branches(
+    drafts: Drafts, residuals: Residuals, factor: float, scale: bool
+) -> list[Branch]:
+    """Every sum that matters, as a record; the scaled ones also as edits."""
+    graph = residuals.graph
+    edits = residuals.edits(factor) if scale else []
+    records: dict[tuple[object, ...], list[Edit]] = {}
+    for edit in edits:
+        site = graph[edit.add].site
+        assert site is not None
+        try:
+            _draft_edit(drafts, graph, edit, site)
+        except SurgeryError as error:
+            if str(error) not in drafts.problems:
+                drafts.problems.append(str(error))
+            continue
+        key = (site.file, site.position, edit.operand, edit.factor, edit.what)
+        records.setdefault(key, []).append(edit)
+    mixing = {s.root for s in residuals.residual if s.mixes}
+    mixing |= {a for s in residuals.residual if s.mixes for a in s.adds}
+    branches = [_record(graph, found, mixing) for found in records.values()]
+    return branches + _left_alone(residuals, drafts, scaled=scale)
+
+
+def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
+    owner = drafts.modules.get(site.owner) if site.owner is not None else None
+    if isinstance(owner, InvertibleModule) and edit.operand is not None:
+        # A reversible block also computes the inverse: the branch itself is scaled.
+        for name in drafts.modules:
+            parent = name.rpartition(".")[0]
+            if parent == f"{site.owner}.convs" or (parent == "convs" and not site.owner):
+                drafts.of(name).output = edit.factor
+        return
+    action = "result" if edit.operand is None else f"operand{edit.operand}"
+    if edit.operand is not None and edit.what == "residual branch":
+        action = _in_a_list(graph, edit, site, action)
+    drafts.edit(site, action, edit.factor)
+
+
+def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:
+    """``sum([x, h, g])`` runs several additions at one position: which summand is it?"""
+    import ast
+
+    if site.function is None or site.position is None:
+        return action
+    node = node_at(function_node(site.function), site.position)
+    if not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sum"
+    ):
+        return action
+    element = edit.operand or 0
+    below = graph[graph[edit.add].args[0].node]
+    while below.op in ("add", "add_") and below.site is site:
+        if len(below.parents) > 1:
+            element += 1
+        below = graph[below.parents[0]]
+    return f"element{element}"
+
+
+def _record(graph: Graph, edits: list[Edit], mixing: set[int]) -> Branch:
+    first = edits[0]
+    site = graph[first.add].site
+    assert site is not None
+    assert site.position is not None
+    before, after = site.text, ""
+    if site.function is not None:
+        action = "result" if first.operand is None else f"operand{first.operand}"
+        change = SourceEdit(site.position, action, 0)
+        inverse = 1.0 / first.factor
+        text = (
+            f" / {inverse:g}" if abs(inverse - round(inverse)) < 1e-9 else f" * {first.factor:.4g}"
+        )
+        before, after = shown(site.function, [change], text)
+    owners = {graph[e.add].site.owner or "" for e in edits}  # type: ignore[union-attr]
+    return Branch(
+        factor=first.factor,
+        what=first.what,
+        file=site.file,
+        line=site.line,
+        before=before,
+        after=after,
+        modules=tuple(sorted(owners)),
+        count=len(edits),
+        mixes_nodes=any(e.add in mixing for e in edits),
+    )
+
+
+def _left_alone(residuals: Residuals, drafts: Drafts, scaled: bool) -> list[Branch]:
+    kinds: dict[tuple[str, str, int], list[str]] = {}
+    for found in residuals.sums:
+        site = residuals.graph[found.root].site
+        skip = not found.kind or found.kind in ("sum over layers", "inside a branch")
+        if site is None or skip or (scaled and found.residual):
+            continue
+        if found.kind.endswith("carry the stream"):
+            continue
+        owner = drafts.modules.get(site.owner) if site.owner is not None else None
+        if found.kind == "learned skip" and (owner is None or isinstance(owner, MessagePassing)):
+            continue  # a layer's own root term
+        kinds.setdefault((found.kind, site.file, site.line), []).append(site.owner or "")
+    return [
+        Branch(1.0, kind, file, line, modules=tuple(sorted(set(owners))), count=len(owners))
+        for (kind, file, line), owners in kinds.items()
+    ]
+
+
+def gammas(
+    residuals: Residuals, gamma: str | float | None, given: float | None
+) -> dict[int, tuple[Aggregation, float]]:
+    """The factor of each aggregation, keyed by its node: 1 where it counts as normalised."""
+    found = [a for a in residuals.graph.aggregations if _counts(residuals, a)]
+    large = [a.gamma for a in found if a.gamma >= NORMALISED]
+    mean = sum(large) / len(large) if large else 1.0
+    out = {}
+    for aggregation in found:
+        factor = 1.0
+        if given is not None:  # a base is there: the target keeps the base's scale
+            factor = 1.0 / given if aggregation.gamma >= NORMALISED else 1.0
+        elif gamma is not None and aggregation.gamma >= NORMALISED:
+            if gamma == "auto":
+                factor = 1.0 / mean
+            elif gamma == "layer":
+                factor = 1.0 / aggregation.gamma
+            else:
+                factor = 1.0 / float(gamma)
+        out[aggregation.node] = (aggregation, factor)
+    return out
+
+
+def _counts(residuals: Residuals, aggregation: Aggregation) -> bool:
+    graph, node = residuals.graph, residuals.graph[aggregation.node]
+    if aggregation.module is not None:
+        return aggregation.messages > 0
+    if not residuals.lineage.is_message(node) or node.site is None or node.site.owner is None:
+        return False
+    # Divided by a count or a degree right afterwards, or only gathered back (a softmax).
+    after = [graph[c] for c in graph.children[node.index]]
+    divided = any(c.op in ("div", "div_", "mul", "mul_") and c.rms is not None for c in after)
+    divided |= any(c.op in ("div", "div_") for c in after)
+    gathered = bool(after) and all(c.op in ("index_select", "index", "add", "clamp") for c in after)
+    return not divided and not (gathered and node.shape[-1] < 8)
+
+
+def draft_messages(
+    drafts: Drafts, graph: Graph, found: Mapping[int, tuple[Aggregation, float]]
+) -> list[Message]:
+    """Records of all aggregations; those with a factor also as operations."""
+    records: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    per_module: dict[str, list[float]] = {}
+    for index, (aggregation, factor) in found.items():
+        site = graph[index].site
+        if aggregation.module is not None:
+            per_module.setdefault(aggregation.module, []).append(factor)
+            cls = type(drafts.modules[aggregation.module])
+            name = _source_of(cls)
+            key = (aggregation.module, *name)
+        else:
+            assert site is not None
+            key = (site.owner or "", site.file, site.line)
+            if factor != 1.0:
+                drafts.edit(site, "message", factor)
+        records.setdefault(key, []).append((aggregation.gamma, factor))
+    for module, factors in per_module.items():
+        scaled = [f for f in factors if f != 1.0]
+        if scaled:
+            drafts.of(module).gamma = sum(scaled) / len(scaled)
+    return [
+        Message(
+            module,
+            sum(g for g, _ in values) / len(values),
+            _mean([f for _, f in values if f != 1.0]),
+            file,
+            line,
+            len(values),
+        )
+        for (module, file, line), values in records.items()
+    ]
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 1.0
+
+
+def _source_of(cls: type) -> tuple[str, int]:
+    import inspect
+
+    try:
+        return inspect.getsourcefile(cls) or cls.__module__, 0
+    except TypeError:
+        return cls.__module__, 0

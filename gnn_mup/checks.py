@@ -1,0 +1,124 @@
+"""What limits the transfer although nothing is wrong: lines for the plan's list of warnings."""
+
+from __future__ import annotations
+
+from . import ops
+from .graph import Graph, Node
+from .roles import Places
+from .rules import Kind
+
+
+def warnings_of(places: Places) -> list[str]:
+    """All warnings about a traced model, in the order in which a reader meets them."""
+    found = _inputs(places.graph)
+    found += _pooling(places)
+    found += _norm_behind_decoder(places)
+    found += _dot_product(places)
+    found += _mixed(places)
+    return found
+
+
+def _inputs(graph: Graph) -> list[str]:
+    """The rules assume inputs of order one."""
+    out = []
+    for node in graph:
+        if node.op != "input" or node.rms is None or len(node.shape) < 2:
+            continue
+        if not graph.descendants[node.index] & graph.output_mask:
+            continue
+        if node.rms > 0 and not 1 / 3 <= node.rms <= 3:
+            out.append(
+                f"an input of shape {list(node.shape)} has RMS {node.rms:.3g}; the rules assume 1. "
+                "Scale it, for example with gnn_mup.transforms.NormalizeRows()"
+            )
+    return out
+
+
+def _pooling(places: Places) -> list[str]:
+    out = []
+    for node in places.graph:
+        if _is_sum_pooling(places, node):
+            source = max(places.graph[p].shape[0] for p in node.parents if places.graph[p].shape)
+            mean = source / max(node.shape[0], 1)
+            line = (
+                f"sum pooling over {mean:.3g} nodes on average: its output, and with it the "
+                "learning rate that is stable, grows with the graphs. Mean pooling would not"
+            )
+            if line not in out:
+                out.append(line)
+    return out
+
+
+def _is_sum_pooling(places: Places, node: Node) -> bool:
+    graph = places.graph
+    if not node.floating or not node.data or not node.weights or len(node.shape) < 2:
+        return False
+    if node.op == "sum" and len(node.args) > 1 and node.args[1] == (0,):
+        return graph[node.parents[0]].shape[0] > 1 and not places.finite[node.index]
+    if node.op not in ("scatter_add_", "index_add_") or places.lineage.is_message(node):
+        return False
+    if max(graph[p].shape[0] for p in node.parents if graph[p].shape) <= node.shape[0]:
+        return False
+    after = [graph[c] for c in graph.children[node.index]]
+    return not any(c.op in ("div", "div_") for c in after)
+
+
+def _norm_behind_decoder(places: Places) -> list[str]:
+    for node in places.graph:
+        if node.op in ops.NORM and node.output == 0 and places.finite[node.index]:
+            before = node.ancestors & places.lineage.contractions
+            if before and not places.graph.descendants[node.index] & places.lineage.contractions:
+                return [
+                    "a norm stands behind the decoder: it undoes the decoder's scale, so the width "
+                    "does not transfer. Put it before the last layer, or drop it"
+                ]
+    return []
+
+
+def _dot_product(places: Places) -> list[str]:
+    graph = places.graph
+    for index in graph.outputs:
+        node = graph[places.lineage.origin(index)[0]]
+        while node.op in ops.UNARY and node.parents:
+            node = graph[places.lineage.origin(node.parents[0])[0]]
+        operands = node.parents
+        if node.op == "sum" and node.parents:
+            product = graph[node.parents[0]]
+            operands = product.parents if product.op in ops.MUL else ()
+        elif node.op not in ("mm", "bmm"):
+            operands = ()
+        if len(operands) == 2 and all(
+            graph[o].data and graph[o].weights and not places.finite[o] for o in operands
+        ):
+            return [
+                f"a dot product of features is the decoder: divide its logits by the width "
+                f"({places.width}), or they grow with it"
+            ]
+    return []
+
+
+def _mixed(places: Places) -> list[str]:
+    out = []
+    for name, uses in places.uses.by_param.items():
+        if any(places.kind_of(use) is Kind.MIXED for use in uses):
+            out.append(
+                f"{name}: features and raw data side by side in one layer; the data columns learn "
+                "less and less as the width grows. Give the raw data a layer of its own"
+            )
+    return out
+
+
+def no_depth_limit(places: Places, residual: str) -> list[str]:
+    """Why a model without scaled branches transfers in width only, in words."""
+    kinds = {s.kind.split(" (")[0] for s in places.residuals.sums if s.kind}
+    reasons = {
+        "gate": "its state is updated through gates (GRU): no depth limit",
+        "initial residual": "the first layer's output is added in every layer (initial residual)",
+        "scaled skip": "its skips are scaled by constants of their own",
+        "learned skip": "its skips go through weights of their own",
+    }
+    found = [text for kind, text in reasons.items() if kind in kinds]
+    if not found and residual == "off":
+        return []
+    why = "; ".join(found) or "it has no residual branches"
+    return [f"transfers in width only: {why}"]

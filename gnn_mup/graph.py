@@ -1,0 +1,190 @@
+"""The read-only record of one forward pass: nodes are tensors, edges say what was made of what.
+
+`trace` writes it, `residual` and `roles` read it. Sets of nodes are Python ints used as bit
+masks: a few thousand nodes fit, and union and intersection cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import CodeType
+from typing import Any, NamedTuple
+
+
+class Ref(NamedTuple):
+    """An argument that is a tensor: the number of its node."""
+
+    node: int
+
+
+class Position(NamedTuple):
+    """The very expression that ran: as in an AST, lines from 1, columns in bytes from 0."""
+
+    line: int
+    end_line: int
+    column: int
+    end_column: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """The instruction that made a tensor, and the modules on whose methods it ran."""
+
+    code: CodeType
+    lasti: int
+    owner: str | None = None
+    function: CodeType | None = None
+    aggregator: str | None = None
+
+    @cached_property
+    def position(self) -> Position | None:
+        positions = list(self.code.co_positions())
+        line, end, column, end_column = positions[self.lasti // 2]
+        if line is None or end is None or column is None or end_column is None:
+            return None
+        return Position(line, end, column, end_column)
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
+
+    @property
+    def line(self) -> int:
+        return self.position.line if self.position else self.code.co_firstlineno
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.line).strip()
+
+
+@dataclass(eq=False)
+class Node:
+    """One tensor at one moment. ``op`` is an aten name, or 'input', 'param', 'const'."""
+
+    index: int
+    op: str
+    shape: tuple[int, ...]
+    floating: bool
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    parents: tuple[int, ...] = ()
+    ancestors: int = 0
+    data: bool = False
+    weights: bool = False
+    output: int = 0
+    param: str | None = None
+    site: Site | None = None
+    rms: float | None = None
+    callers: tuple[tuple[CodeType, int], ...] = ()
+
+    @property
+    def bit(self) -> int:
+        return 1 << self.index
+
+    @property
+    def pure(self) -> bool:
+        """Made of parameters alone: a weight, or something computed from weights."""
+        return self.weights and not self.data
+
+
+@dataclass
+class Aggregation:
+    """Messages summed to rows: by a PyG layer (its name), or by code outside one (None)."""
+
+    module: str | None
+    messages: float
+    rows: float
+    node: int
+
+    @property
+    def gamma(self) -> float:
+        return self.rows / self.messages if self.messages else 1.0
+
+
+@dataclass
+class Call:
+    """One call of a module: what went in first, what came out, and where it was called."""
+
+    module: str
+    start: int
+    end: int
+    owner: str | None
+    code: CodeType
+    lasti: int
+
+
+class Graph:
+    """All nodes in the order they were made, with the outputs of the model."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.outputs: list[int] = []
+        self.aggregations: list[Aggregation] = []
+        self.calls: list[Call] = []
+        self.unknown: list[str] = []
+
+    def __getitem__(self, index: int) -> Node:
+        return self.nodes[index]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @cached_property
+    def children(self) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.nodes]
+        for node in self.nodes:
+            for parent in dict.fromkeys(node.parents):
+                found[parent].append(node.index)
+        return found
+
+    @cached_property
+    def descendants(self) -> list[int]:
+        masks = [0] * len(self.nodes)
+        for node in reversed(self.nodes):
+            for parent in node.parents:
+                masks[parent] |= masks[node.index] | node.bit
+        return masks
+
+    @cached_property
+    def output_mask(self) -> int:
+        mask = 0
+        for index in self.outputs:
+            mask |= 1 << index
+        return mask
+
+    @cached_property
+    def live(self) -> int:
+        """Mask of the nodes that some output was made from."""
+        mask = self.output_mask
+        for index in self.outputs:
+            mask |= self.nodes[index].ancestors
+        return mask
+
+    def live_children(self, index: int) -> list[Node]:
+        return [self.nodes[c] for c in self.children[index] if self.live >> c & 1]
+
+    def between(self, start: int, end: int) -> int:
+        """Nodes on a path from one node to another, the second included."""
+        end_mask = self.nodes[end].ancestors | self.nodes[end].bit
+        return self.descendants[start] & end_mask
+
+    def members(self, mask: int) -> Iterator[Node]:
+        while mask:
+            low = mask & -mask
+            yield self.nodes[low.bit_length() - 1]
+            mask ^= low
+
+
+def refs(args: Any) -> Iterator[int]:
+    """The nodes among recorded arguments, lists looked into."""
+    for arg in args:
+        if isinstance(arg, Ref):
+            yield arg.node
+        elif isinstance(arg, tuple | list):
+            yield from refs(arg)

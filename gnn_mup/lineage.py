@@ -1,0 +1,172 @@
+"""What the edges of a `Graph` mean: same value, identity carried on, weights contracted, nodes
+mixed. Pure functions of the record, computed once for all who ask."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from . import ops
+from .graph import Graph, Node, Ref
+
+
+class Lineage:
+    """Questions about a graph that `residual` and `roles` both ask."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def origin(self, index: int) -> tuple[int, float]:
+        """The node whose value this is, and the constant it was multiplied by on the way."""
+        coefficient = 1.0
+        while True:
+            node = self.graph[index]
+            step = self._same_value(node)
+            if step is None:
+                return index, coefficient
+            index, factor = step
+            coefficient *= factor
+
+    def _same_value(self, node: Node) -> tuple[int, float] | None:
+        args = node.args
+        if not args or not isinstance(args[0], Ref):
+            return None
+        source = args[0].node
+        if node.op in ops.ALIAS or (node.op in ops.PICK and node.shape == self.graph[source].shape):
+            return source, 1.0
+        if len(args) < 2:
+            return None
+        other = args[1]
+        if node.op in ops.MUL:
+            if isinstance(other, int | float) and other != 0:
+                return source, float(other if node.op.startswith("mul") else 1.0 / other)
+            if node.op.startswith("mul") and isinstance(other, Ref):
+                return self._dropout(node, source, other.node)
+        if node.op in ops.ADD and other == 0 and not isinstance(other, Ref):
+            return source, 1.0
+        return None
+
+    def _dropout(self, node: Node, a: int, b: int) -> tuple[int, float] | None:
+        """Multiplication by noise that comes from nowhere and has the full shape."""
+        for value, noise in ((a, b), (b, a)):
+            mask = self.graph[noise]
+            if not mask.data and not mask.weights and mask.op in ("div_", "bernoulli_", "div"):
+                return value, 1.0
+        return None
+
+    @cached_property
+    def contractions(self) -> int:
+        """Mask of the nodes where data meets a weight and an axis is summed over."""
+        mask = 0
+        for node in self.graph:
+            if not node.floating:
+                continue
+            if node.op in ops.CONTRACTION or node.op in ops.RECURRENT:
+                operands = [self.graph[p] for p in node.parents]
+                matrices = operands[1:] if node.op in ("addmm", "addmm_", "baddbmm") else operands
+                weights = [self.weight_like(o.index) for o in matrices]
+                if any(weights) and not all(weights):
+                    mask |= node.bit
+        return mask
+
+    def weight_like(self, index: int) -> bool:
+        """Made of parameters alone, or matrices picked from a stack of them (relations)."""
+        node = self.graph[index]
+        while not node.pure and node.weights and node.op in ops.ALIAS and node.parents:
+            node = self.graph[node.parents[0]]
+        if node.pure:
+            return True
+        if node.op not in ops.GATHER or not node.parents:
+            return False
+        stack = self.graph[node.parents[0]]
+        return stack.pure and len(stack.shape) >= 3
+
+    @cached_property
+    def mixing(self) -> int:
+        """Mask of the nodes where rows of other nodes come in: messages and attention."""
+        mask = 0
+        for node in self.graph:
+            if node.floating and self._mixes(node):
+                mask |= node.bit
+        return mask
+
+    def _mixes(self, node: Node) -> bool:
+        if node.op in ops.SPARSE or node.op in ops.ATTENTION:
+            return True
+        operands = [self.graph[p] for p in node.parents]
+        if node.op in ("mm", "bmm", "baddbmm", "addmm"):
+            return sum(o.data and not o.pure for o in operands[-2:]) == 2
+        return node.op in ops.SCATTER and node.data and self.is_message(node)
+
+    def is_message(self, node: Node) -> bool:
+        """A scatter of rows that were gathered with the other end of the same edges.
+
+        Pooling scatters rows as they are, or gathered with the very same index."""
+        index = next((p for p in node.parents if not self.graph[p].floating), None)
+        if index is None:
+            return False
+        if node.site is not None and node.site.aggregator is not None:
+            return True
+        roots = self._inputs(index)
+        for other in self.graph.members(node.ancestors):
+            if other.op in ops.GATHER and other.floating and len(other.parents) > 1:
+                gathered = other.parents[-1]
+                same = self.origin(gathered)[0] == self.origin(index)[0]
+                if not same and self._inputs(gathered) & roots:
+                    return True
+        return False
+
+    def _inputs(self, index: int) -> int:
+        mask = self.graph[index].ancestors | self.graph[index].bit
+        return mask & self._input_mask
+
+    @cached_property
+    def _input_mask(self) -> int:
+        mask = 0
+        for node in self.graph:
+            if node.op == "input":
+                mask |= node.bit
+        return mask
+
+    @cached_property
+    def carried(self) -> list[int]:
+        """For each node the nodes whose identity it carries on: through sums, norms, activations,
+        gains, but through no weight, no neighbour and no gate."""
+        masks: list[int] = []
+        for node in self.graph:
+            mask = node.bit
+            for parent in self.carries(node):
+                mask |= masks[parent]
+            masks.append(mask)
+        return masks
+
+    def carries(self, node: Node) -> tuple[int, ...]:
+        tensors = [a.node for a in node.args if isinstance(a, Ref)]
+        if not node.floating or not tensors:
+            return ()
+        if node.op in ops.ALIAS | ops.PICK | ops.UNARY | ops.NORM:
+            return (tensors[0],) if node.output == 0 or node.op in ops.PICK else ()
+        if node.op in ops.ADD:
+            return tuple(t for t in tensors if self.graph[t].data)
+        if node.op in ops.MUL:
+            data = [t for t in tensors if self.graph[t].data]
+            if len(data) == 2:
+                return self._normalised(*data)
+            return tuple(data)
+        if node.op == "cat":
+            return tuple(a.node for a in node.args[0] if isinstance(a, Ref))
+        return ()
+
+    def _normalised(self, a: int, b: int) -> tuple[int, ...]:
+        """x / std(x) carries x; a gate, which knows of weights, does not carry what it gates."""
+        for value, scale in ((a, b), (b, a)):
+            small = self.graph[scale].shape[-1:] in ((), (1,))
+            if small and not (self.graph[scale].ancestors & self.contractions):
+                return (value,)
+            between = self.graph.between(value, scale)
+            if between and not between & self.contractions and small:
+                return (value,)
+        return ()
+
+    def learned(self, start: int, end: int) -> bool:
+        """Whether a weight is contracted on the way from one node to another."""
+        return bool(self.graph.between(start, end) & self.contractions)

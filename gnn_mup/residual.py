@@ -1,0 +1,400 @@
+"""Residual branches, the stream they are added to, and the depth L. Pure: graph -> records.
+
+A sum is residual where one summand is carried on as it is and another was made from it through
+a weight. Initial residuals, jumping knowledge and skips round many layers look alike at first;
+what tells them apart is which value the next layer carries on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from . import ops
+from .graph import Graph, Ref
+from .lineage import Lineage
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A summand: the node in the sum, the node whose value it is, its constant coefficient."""
+
+    node: int
+    origin: int
+    coefficient: float
+
+
+@dataclass
+class Sum:
+    """A tree of additions seen as one sum."""
+
+    root: int
+    leaves: list[Leaf]
+    adds: list[int]
+    kind: str = ""
+    stream: Leaf | None = None
+    branches: list[Leaf] = field(default_factory=list)
+    mixes: bool = False
+    level: int = 0
+
+    @property
+    def residual(self) -> bool:
+        return self.kind == "residual"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What one addition needs: a factor on its operand 0 or 1, or (None) on its result."""
+
+    add: int
+    operand: int | None
+    factor: float
+    what: str
+
+
+class Residuals:
+    """All sums of a graph, told apart."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.lineage = Lineage(graph)
+        self.sums = self._find()
+        self._drop_initial()
+        self._drop_nested()
+        self._promote()
+        self.depth = self._levels()
+
+    # -- finding ---------------------------------------------------------------------------
+
+    def _is_sum(self, index: int) -> bool:
+        node = self.graph[index]
+        if node.op not in ops.ADD or not node.floating or len(node.args) < 2:
+            return False
+        operands = [self.graph[a.node] for a in node.args[:2] if isinstance(a, Ref)]
+        if len(operands) < 2 or not node.data:
+            return False
+        # A bias is broadcast; a learned state (a virtual node's embedding) has the full shape.
+        return all(o.data or (o.weights and o.shape == node.shape) for o in operands)
+
+    def _find(self) -> list[Sum]:
+        """All sums, innermost first; one that is a residual step by itself stays one summand."""
+        found: dict[int, Sum] = {}
+        absorbed: set[int] = set()
+        for node in self.graph:
+            if self._is_sum(node.index):
+                here = Sum(node.index, [], [])
+                self._collect(node.index, 1.0, here, found)
+                self._judge(here, found)
+                absorbed.update(here.adds[1:])
+                found[node.index] = here
+        return [here for here in found.values() if here.root not in absorbed]
+
+    def _collect(self, index: int, sign: float, here: Sum, found: dict[int, Sum]) -> None:
+        here.adds.append(index)
+        node = self.graph[index]
+        for position, arg in enumerate(node.args[:2]):
+            factor = sign
+            if position == 1:
+                alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
+                factor *= float(alpha) if isinstance(alpha, int | float) else 1.0
+                factor *= -1.0 if node.op.startswith("sub") else 1.0
+            child = arg.node
+            part = found.get(child)
+            once = len(self.graph.children[child]) == 1
+            if part is not None and once and factor == 1.0 and not part.residual:
+                self._collect(child, factor, here, found)
+            else:
+                origin, coefficient = self.lineage.origin(child)
+                here.leaves.append(Leaf(child, origin, factor * coefficient))
+
+    # -- judging ---------------------------------------------------------------------------
+
+    def _latest_common(self, stream: Leaf, other: Leaf) -> int:
+        """The latest value that one summand carries on and the other was made from, or -1.
+
+        Only the latest decides: what is older was made into it by earlier layers."""
+        common = self.lineage.carried[stream.origin] & self.graph[other.node].ancestors
+        return (common & ~self._leaf_mask).bit_length() - 1
+
+    def _branch_of(self, stream: Leaf, other: Leaf) -> bool:
+        """Whether `other` was made, through a weight, from something that `stream` carries."""
+        latest = self._latest_common(stream, other)
+        if latest < 0 or self.lineage.carried[other.node] >> latest & 1:
+            return False
+        return self.lineage.learned(latest, other.node)
+
+    def _layer_of_layers(self, stream: Leaf, other: Leaf, found: dict[int, Sum]) -> list[Sum]:
+        """Earlier sums on this stream whose branch, not whose sum, the new summand is made from:
+        then layers follow each other plainly and are only collected by adding."""
+        latest = self._latest_common(stream, other)
+        carried = self.lineage.carried[stream.origin]
+        return [
+            earlier
+            for earlier in found.values()
+            if earlier.residual
+            and carried >> earlier.root & 1
+            and any(leaf.origin == latest or leaf.node == latest for leaf in earlier.branches)
+        ]
+
+    @cached_property
+    def _leaf_mask(self) -> int:
+        mask = 0
+        for node in self.graph:
+            if node.op in ("input", "param", "const"):
+                mask |= node.bit
+        return mask
+
+    def _judge(self, found: Sum, earlier: dict[int, Sum]) -> None:
+        leaves: dict[int, Leaf] = {}
+        for leaf in sorted(found.leaves, key=lambda leaf: abs(leaf.coefficient - 1.0)):
+            leaves.setdefault(leaf.origin, leaf)
+        made_from = {
+            leaf.origin: [o for o in leaves.values() if o is not leaf and self._branch_of(leaf, o)]
+            for leaf in leaves.values()
+        }
+        skips = [leaf for leaf in leaves.values() if made_from[leaf.origin]]
+        carriers = self._carriers(list(leaves.values()))
+        if not skips:
+            found.kind = self._without_skip(found, carriers)
+            return
+        latest = max(skips, key=lambda leaf: leaf.origin)
+        others = [leaf for leaf in skips if leaf is not latest]
+        if any(latest in made_from[leaf.origin] for leaf in others):
+            found.kind = "sum over layers"
+            return
+        found.stream, found.branches = latest, made_from[latest.origin]
+        for leaf in found.branches:
+            for collected in self._layer_of_layers(latest, leaf, earlier):
+                collected.kind = found.kind = "sum over layers"
+        if found.kind:
+            return
+        if abs(latest.coefficient - 1.0) > 1e-6:
+            found.kind = f"scaled skip (coefficient {latest.coefficient:.3g})"
+        elif self._gated(found.root):
+            found.kind = "gate"
+        elif self.graph[latest.origin].op == "input":
+            found.kind = "skip from the input"
+        else:
+            found.kind = "residual"
+            between = self.graph.between(latest.origin, found.root)
+            made = 0
+            for branch in found.branches:
+                made |= self.graph[branch.node].ancestors | self.graph[branch.node].bit
+            reach = between or self.graph[found.root].ancestors
+            found.mixes = bool(reach & made & self.lineage.mixing)
+
+    def _gated(self, index: int) -> bool:
+        """Whether a sum goes nowhere but into products with other data (a GRU's update)."""
+        children = [self.graph[c] for c in self.graph.children[index]]
+        return bool(children) and all(
+            c.op in ops.MUL and index not in self.lineage.carries(c) for c in children
+        )
+
+    def _carriers(self, leaves: list[Leaf]) -> list[Leaf]:
+        """Summands that all carry one and the same earlier value on."""
+        carried = self.lineage.carried
+        for i, leaf in enumerate(leaves):
+            same = [
+                other
+                for other in leaves[i:]
+                if carried[leaf.origin] & carried[other.origin] & ~self._leaf_mask
+            ]
+            if len(same) > 1:
+                return same
+        return []
+
+    def _without_skip(self, found: Sum, carriers: list[Leaf]) -> str:
+        if len(carriers) > 1:
+            carried = self.lineage.carried
+            found.stream = max(carriers, key=lambda leaf: leaf.origin)
+            chained = any(
+                carried[b.origin] >> a.origin & 1 for a in carriers for b in carriers if a is not b
+            )
+            return "sum over layers" if chained else f"{len(carriers)} summands carry the stream"
+        return "learned skip" if self._learned_skip(found) else ""
+
+    def _learned_skip(self, found: Sum) -> bool:
+        """Several summands, each made through a weight from one common value."""
+        common = ~0
+        for leaf in found.leaves:
+            common &= self.graph[leaf.node].ancestors
+        common &= ~self._leaf_mask
+        start = common.bit_length() - 1
+        return start >= 0 and all(self.lineage.learned(start, leaf.node) for leaf in found.leaves)
+
+    # -- telling long skips from layers -----------------------------------------------------
+
+    def _drop_initial(self) -> None:
+        """One value that is added again and again, each time round a longer way."""
+        by_stream: dict[int, list[Sum]] = {}
+        for found in self.sums:
+            if found.stream is not None:
+                by_stream.setdefault(found.stream.origin, []).append(found)
+        again: set[int] = set()
+        for found in reversed(self.sums):
+            if found.kind == "sum over layers" and self._carried_on(found):
+                found.kind = "initial residual"
+                again |= {leaf.origin for leaf in found.leaves if leaf is not found.stream}
+        for found in self.sums:
+            if found.kind == "sum over layers" and any(x.origin in again for x in found.leaves):
+                found.kind = "initial residual"
+        for group in by_stream.values():
+            for late in group:
+                for early in group:
+                    if self.graph[late.root].ancestors >> early.root & 1:
+                        if self._carried_on(early):
+                            late.kind = "long skip"
+                        else:
+                            late.kind = early.kind = "initial residual"
+
+    def _carried_on(self, found: Sum) -> bool:
+        """Whether a later layer's residual step starts from this sum."""
+        carried = self.lineage.carried
+        return any(
+            other.residual
+            and other.stream is not None
+            and carried[other.stream.origin] >> found.root & 1
+            for other in self.sums
+        )
+
+    def _drop_nested(self) -> None:
+        """A skip round a chain of layers on the same stream is long; a sum inside a branch that
+        leads nowhere but into that branch's weights is part of it."""
+        for outer in sorted(self.residual, key=lambda s: s.root):
+            if not outer.residual or outer.stream is None:
+                continue
+            inside = [
+                s
+                for s in self.residual
+                if s is not outer and self._inside(s, outer) and not self._escapes(s, outer)
+            ]
+            same = [s for s in inside if self._on_stream_of(s, outer)]
+            if self._chained(same):
+                outer.kind = "long skip"
+            else:
+                for found in inside:
+                    found.kind = "inside a branch"
+
+    def _inside(self, inner: Sum, outer: Sum) -> bool:
+        assert outer.stream is not None
+        return any(
+            self.graph.between(outer.stream.origin, branch.node) >> inner.root & 1
+            for branch in outer.branches
+        )
+
+    def _escapes(self, inner: Sum, outer: Sum) -> bool:
+        """Whether the inner sum reaches an output without passing the outer one."""
+        seen, waiting = {outer.root}, [inner.root]
+        while waiting:
+            index = waiting.pop()
+            if self.graph.output_mask >> index & 1:
+                return True
+            for child in self.graph.children[index]:
+                if child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+        return False
+
+    def _on_stream_of(self, inner: Sum, outer: Sum) -> bool:
+        assert inner.stream is not None
+        assert outer.stream is not None
+        return bool(self.lineage.carried[inner.stream.origin] >> outer.stream.origin & 1)
+
+    def _chained(self, sums: list[Sum]) -> bool:
+        carried = self.lineage.carried
+        return any(
+            late.stream is not None and carried[late.stream.origin] >> early.root & 1
+            for early in sums
+            for late in sums
+            if late is not early
+        )
+
+    def _promote(self) -> None:
+        """What the same expression adds in one layer is a branch in all: a virtual node's state
+        is a mere embedding in the first."""
+        sides: dict[object, int] = {}
+        for found in self.residual:
+            site = self.graph[found.root].site
+            if site is not None and found.stream is not None and len(found.leaves) == 2:
+                sides[site] = found.leaves.index(found.stream)
+        for found in self.sums:
+            side = sides.get(self.graph[found.root].site)
+            if not found.kind and side is not None and len(found.leaves) == 2:
+                found.kind, found.stream = "residual", found.leaves[side]
+                found.branches = [found.leaves[1 - side]]
+
+    # -- depth and what follows from it ------------------------------------------------------
+
+    @property
+    def residual(self) -> list[Sum]:
+        return [s for s in self.sums if s.residual]
+
+    def _levels(self) -> int:
+        """L: message-passing residual steps on the longest path of the stream."""
+        found = self.residual
+        counted = [s for s in found if s.mixes] or found
+        by_root = {s.root: s for s in found}
+        levels = [0] * len(self.graph)
+        for node in self.graph:
+            here = by_root.get(node.index)
+            if here is None:
+                levels[node.index] = max((levels[p] for p in node.parents), default=0)
+                continue
+            assert here.stream is not None
+            below = levels[here.stream.origin]
+            before = by_root.get(here.stream.origin)
+            if before is not None and not self._made_after(here, before):
+                # x + f(x) + g(x): two branches of one step.
+                below -= before in counted
+                here.level = max(before.level, below + (here in counted))
+            else:
+                here.level = below + (here in counted)
+            levels[node.index] = here.level
+        return max((s.level for s in found), default=0)
+
+    def _made_after(self, late: Sum, early: Sum) -> bool:
+        return any(self.graph[b.node].ancestors >> early.root & 1 for b in late.branches)
+
+    def edits(self, factor: float) -> list[Edit]:
+        """Every addition that needs a factor, each branch scaled exactly once."""
+        out: list[Edit] = []
+        for found in self.residual:
+            branches = {leaf.node for leaf in found.branches}
+            self._scale(found.root, branches, set(found.adds), factor, out)
+        for found in self.sums:
+            if found.kind == "sum over layers":
+                for add in found.adds:
+                    first, second = self.graph[add].args[:2]
+                    late = int(second.node > first.node)
+                    out.append(Edit(add, late, factor, "sum over layers"))
+            elif found.kind.endswith("carry the stream"):
+                count = int(found.kind.split()[0])
+                out += self._shared(found, count)
+        return out
+
+    def _scale(
+        self, add: int, branches: set[int], adds: set[int], factor: float, out: list[Edit]
+    ) -> None:
+        for position, arg in enumerate(self.graph[add].args[:2]):
+            leaves = self._leaves_under(arg.node, adds)
+            if leaves <= branches:
+                out.append(Edit(add, position, factor, "residual branch"))
+            elif arg.node in adds:
+                self._scale(arg.node, branches, adds, factor, out)
+
+    def _leaves_under(self, index: int, adds: set[int]) -> set[int]:
+        if index not in adds:
+            return {index}
+        left, right = self.graph[index].args[:2]
+        return self._leaves_under(left.node, adds) | self._leaves_under(right.node, adds)
+
+    def _shared(self, found: Sum, count: int) -> list[Edit]:
+        """k summands carry the stream: divide by k unless a norm follows before the next such."""
+        carried = self.lineage.carried
+        norms = 0
+        for node in self.graph.members(self.graph.descendants[found.root]):
+            if node.op in ops.NORM and carried[node.index] >> found.root & 1:
+                norms |= node.bit
+        if norms:
+            return []
+        return [Edit(found.root, None, 1.0 / count, f"{count} summands carry the stream")]

@@ -1,0 +1,359 @@
+"""The role and width type of every parameter, from the flow of data. Pure: graph -> placements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from . import ops
+from .assemble import Placement
+from .graph import Node, Ref
+from .residual import Residuals
+from .rules import Kind, Role
+from .weights import Use, Uses
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of the forward pass that an inserted residual connection goes round."""
+
+    start: int
+    end: int
+
+
+class Places:
+    """Where every parameter of a traced model sits."""
+
+    def __init__(self, residuals: Residuals, spans: Iterable[Span] = ()) -> None:
+        self.residuals, self.graph = residuals, residuals.graph
+        self.lineage = residuals.lineage
+        self.uses = Uses(self.graph, self.lineage)
+        self.spans = list(spans)
+        self.depth = len(self.spans) or residuals.depth
+        self._reach()
+        self._finite()
+
+    # -- branches -------------------------------------------------------------------------------
+
+    def _reach(self) -> None:
+        """For each node: which levels' branches it feeds, and whether it reaches an output round
+        all branches."""
+        cut: dict[tuple[int, int], int] = {}
+        for found in self.residuals.residual:
+            for leaf in found.branches:
+                for add in found.adds:
+                    cut[leaf.node, add] = 1 << found.level
+        ends = {span.end: 1 << (i + 1) for i, span in enumerate(self.spans)}
+        starts = {span.start: span.end for span in self.spans}
+        size = len(self.graph)
+        self.feeds, self.free = [0] * size, [False] * size
+        after: dict[int, tuple[int, bool]] = {}  # behind the sum that a span ends in
+        for node in reversed(self.graph.nodes):
+            here = node.index
+            feeds, free = 0, bool(self.graph.output_mask >> here & 1)
+            for child in self.graph.children[here]:
+                if (here, child) in cut:
+                    feeds |= cut[here, child]
+                else:
+                    feeds |= self.feeds[child]
+                    free |= self.free[child]
+            if here in starts:
+                more, out = after[starts[here]]
+                feeds, free = feeds | more, free or out
+            if here in ends:
+                after[here] = (feeds, free)
+                feeds, free = ends[here], False
+            self.feeds[here], self.free[here] = feeds, free
+
+    def in_branch(self, index: int) -> bool:
+        return not self.free[index] and bool(self.feeds[index])
+
+    @cached_property
+    def on_stream(self) -> int:
+        """Mask of nodes between one residual sum and the next, on the stream itself."""
+        mask = 0
+        sums = self.residuals.residual
+        after = 0
+        for found in sums:
+            after |= self.graph.descendants[found.root]
+        roots = 0
+        for found in sums:
+            roots |= 1 << found.root
+        for found in sums:
+            assert found.stream is not None
+            for node in self.graph.members(self.lineage.carried[found.stream.node] & after):
+                if self.lineage.carried[node.index] & roots & ~node.bit:
+                    mask |= node.bit
+        return mask & ~roots
+
+    # -- widths ---------------------------------------------------------------------------------
+
+    @cached_property
+    def width(self) -> int:
+        """D: the width of the stream, or the commonest width of hidden features."""
+        sizes = Counter(
+            self.graph[s.stream.node].shape[-1]
+            for s in self.residuals.residual
+            if s.stream is not None and self.graph[s.stream.node].shape
+        )
+        sizes.update(self.graph[s.end].shape[-1] for s in self.spans)
+        if not sizes:
+            inputs = [self._data_of(n) for n in self._contractions()]
+            sizes = Counter(i.shape[-1] for i in inputs if i is not None and i.weights)
+            sizes = sizes or Counter(n.shape[-1] for n in self._contractions() if n.shape)
+        if not sizes:
+            return 1
+        most = max(sizes.values())
+        return max(size for size, count in sizes.items() if count == most)
+
+    def _contractions(self) -> list[Node]:
+        return list(self.graph.members(self.lineage.contractions))
+
+    def _later(self, index: int) -> int:
+        """Contractions made from this node's output."""
+        return self.graph.descendants[index] & self.lineage.contractions
+
+    @cached_property
+    def _last(self) -> dict[int, bool]:
+        """Contractions after which only finite ones come: their output is the model's output."""
+        last: dict[int, bool] = {}
+        tail = 0
+        for node in reversed(self._contractions()):
+            if self.in_branch(node.index) or self._later(node.index) & ~tail:
+                last[node.index] = False
+                continue
+            last[node.index] = True
+            if self._square(node) and node.shape[-1] != self.width:
+                tail |= node.bit  # C -> C behind the decoder: no width at all
+        return last
+
+    def _square(self, node: Node) -> bool:
+        data = self._data_of(node)
+        return data is not None and data.shape[-1:] == node.shape[-1:]
+
+    def _data_of(self, node: Node) -> Node | None:
+        """What a contraction applies its weight to."""
+        for parent in node.parents:
+            if self.graph[parent].data and parent not in self.uses.axes:
+                return self.graph[parent]
+        return None
+
+    def _finite(self) -> None:
+        """Forward: whether the features of a node have a fixed number, or the width."""
+        self.finite = [True] * len(self.graph)
+        for node in self.graph:
+            self.finite[node.index] = self._is_finite(node)
+
+    def _is_finite(self, node: Node) -> bool:
+        if node.op in ("input", "const") or not node.floating:
+            return True
+        if node.op == "param":
+            return False
+        if self.lineage.contractions >> node.index & 1:
+            return self._finite_out(node)
+        summed = [u for u in self._uses_at(node.index) if u.how == "matrix"]
+        if summed:
+            return True  # an attention vector: one number a head
+        if any(u.how == "lookup" for u in self._uses_at(node.index)):
+            return node.shape[-1:] == (1,)
+        parents = [p for p in node.parents if self.graph[p].data and self.graph[p].floating]
+        return all(self.finite[p] for p in parents)
+
+    def _finite_out(self, node: Node) -> bool:
+        if node.shape[-1:] == (1,) or self._last.get(node.index, False):
+            return True
+        return self._weighs(node)
+
+    def _weighs(self, node: Node) -> bool:
+        """A score for each head or channel group, that only ever multiplies wider features."""
+        waiting, seen = [node.index], {node.index}
+        followed = ops.ALIAS | ops.UNARY | ops.GATHER | ops.ADD | ops.MUL | {
+            "_softmax", "softmax", "scatter_add_", "scatter_reduce_", "exp", "div", "sub",
+        }  # fmt: skip
+        multiplied = False
+        while waiting:
+            here = self.graph[waiting.pop()]
+            for child in self.graph.children[here.index]:
+                after = self.graph[child]
+                weighs = here.shape[-1] == 1 and after.shape[-1:] > (1,)
+                if after.op in ops.MUL and len(after.shape) == len(here.shape) and weighs:
+                    multiplied = True
+                    continue
+                if child in seen:
+                    continue
+                seen.add(child)
+                if after.op in followed and after.shape[-1] in (node.shape[-1], 1):
+                    waiting.append(child)
+                elif after.floating:
+                    return False
+        return multiplied
+
+    @cached_property
+    def _by_node(self) -> dict[int, list[Use]]:
+        grouped: dict[int, list[Use]] = {}
+        for use in self.uses.found:
+            grouped.setdefault(use.node, []).append(use)
+        return grouped
+
+    def _uses_at(self, index: int) -> list[Use]:
+        return self._by_node.get(index, [])
+
+    # -- placements -----------------------------------------------------------------------------
+
+    def place(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Placement]:
+        """A placement for every parameter, the unused ones by their shape."""
+        placed = {}
+        for name, shape in shapes.items():
+            uses = self.uses.by_param.get(name, [])
+            placed[name] = self._placement(uses) if uses else _unused(shape)
+        return self._last_of_stream(placed)
+
+    def _last_of_stream(self, placed: dict[str, Placement]) -> dict[str, Placement]:
+        """The norm behind the last layer is one of L like those between the layers."""
+        lists = {_list_of(name) for name, p in placed.items() if p.role is Role.STREAM}
+        roots = sum(1 << s.root for s in self.residuals.residual)
+        for name, placement in placed.items():
+            if placement.kind is not Kind.VECTOR or placement.role is not Role.HIDDEN:
+                continue
+            uses = self.uses.by_param.get(name, [])
+            after = any(self.lineage.carried[use.node] & roots for use in uses)
+            if after and _list_of(name) in lists and _list_of(name) != name:
+                reason = "gain, bias or other vector; on the residual stream, once per layer"
+                placed[name] = replace(placement, role=Role.STREAM, reason=reason)
+        return placed
+
+    def _placement(self, uses: list[Use]) -> Placement:
+        # A tensor tied over several places follows the one outside all branches.
+        alive = [u for u in uses if self.free[u.node] or self.feeds[u.node]]
+        uses = alive or uses
+        use = min(uses, key=lambda u: (self.in_branch(u.node), u.how == "vector"))
+        kind, fan_in, why = self._kind(use)
+        role, branches, where = self._role(use, uses, kind)
+        return Placement(
+            kind=kind,
+            role=role,
+            fan_in=fan_in,
+            fan_in_axes=use.in_axes,
+            fan_out_axes=use.out_axes,
+            branches=branches,
+            reason=f"{why}; {where}",
+            lookup=use.how == "lookup",
+            decoder_width=self._decoder_width(use, kind),
+        )
+
+    def kind_of(self, use: Use) -> Kind:
+        """The width type of a parameter at one of its uses."""
+        return self._kind(use)[0]
+
+    def _kind(self, use: Use) -> tuple[Kind, float, str]:
+        out = self.finite[use.node]
+        if use.how == "lookup":
+            kind = Kind.NO_WIDTH if out else Kind.DATA_IN
+            return kind, 1.0, "category look-up"
+        if use.how == "vector":
+            if use.bias_of_generated:
+                return Kind.WIDTH, float(use.bias_of_generated), "bias of a generated matrix"
+            kind = Kind.NO_WIDTH if out or not use.out_axes else Kind.VECTOR
+            return kind, 1.0, "gain, bias or other vector" if use.out_axes else "scalar"
+        assert use.data is not None
+        data_in = self.finite[use.data]
+        if use.generated:
+            kind = Kind.GENERATED_FROM_DATA if data_in else Kind.GENERATED_FROM_WIDTH
+            return kind, float(use.fan_in), "its output is used as a matrix"
+        if not data_in and not out and self._mixed(use.data):
+            return Kind.MIXED, float(use.fan_in), "features and raw data side by side"
+        kind = {
+            (True, True): Kind.NO_WIDTH,
+            (True, False): Kind.DATA_IN,
+            (False, True): Kind.WIDTH_OUT,
+            (False, False): Kind.WIDTH,
+        }[data_in, out]
+        source = "data" if data_in else "width"
+        target = "a fixed number" if out else "width"
+        return kind, float(use.fan_in), f"{source} in, {target} out"
+
+    def _mixed(self, index: int) -> bool:
+        origin = self.graph[self.lineage.origin(index)[0]]
+        if origin.op != "cat":
+            return False
+        parts = [a.node for a in origin.args[0] if isinstance(a, Ref)]
+        finite = [self.finite[p] for p in parts if self.graph[p].data]
+        return any(finite) and not all(finite)
+
+    def _decoder_width(self, use: Use, kind: Kind) -> float | None:
+        """Jumping knowledge by concatenation: fan_in / D grows with depth."""
+        if kind is not Kind.WIDTH_OUT or use.data is None:
+            return None
+        origin = self.graph[self.lineage.origin(use.data)[0]]
+        if origin.op != "cat":
+            return None
+        parts = [a.node for a in origin.args[0] if isinstance(a, Ref)]
+        chained = all(self.graph[late].ancestors >> early & 1 for early, late in pairwise(parts))
+        return float(use.fan_in) if chained and len(parts) > 1 else None
+
+    def _role(self, use: Use, uses: list[Use], kind: Kind) -> tuple[Role, float, str]:
+        if self.in_branch(use.node):
+            levels = 0
+            for other in uses:
+                levels |= self.feeds[other.node]
+            count = max(levels.bit_count(), 1)
+            where = "in a residual branch" if count == 1 else f"feeds {count} residual branches"
+            return Role.RESIDUAL, float(count), where
+        if use.how == "vector" and self.on_stream >> use.node & 1:
+            return Role.STREAM, 1.0, "on the residual stream, once per layer"
+        if self._last.get(use.node, False) or (kind is Kind.NO_WIDTH and self._after_last(use)):
+            return Role.DECODER, 1.0, "behind the last width"
+        if kind is Kind.DATA_IN or not self._has_width(use.node):
+            return Role.ENCODER, 1.0, "before every branch"
+        return Role.HIDDEN, 1.0, "in no branch"
+
+    def _after_last(self, use: Use) -> bool:
+        last = sum(1 << index for index, is_last in self._last.items() if is_last)
+        return bool(self.graph[use.node].ancestors & last)
+
+    def _has_width(self, index: int) -> bool:
+        """Whether this node is, or comes after, a contraction of the width."""
+        before = self.graph[index].ancestors | self.graph[index].bit
+        inputs = [self._data_of(n) for n in self.graph.members(before & self.lineage.contractions)]
+        if any(i is not None and not self.finite[i.index] for i in inputs):
+            return True
+        return any(
+            use.how == "matrix" and use.data is not None and not self.finite[use.data]
+            for use in self._uses_at(index)
+        )
+
+
+def _list_of(name: str) -> str:
+    """'norms.3.weight' -> 'norms.*.weight'."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
+def _unused(shape: tuple[int, ...]) -> Placement:
+    reason = "not used in the traced forward pass"
+    if len(shape) < 2:
+        return Placement(
+            Kind.VECTOR, Role.HIDDEN, 1.0, (), tuple(range(len(shape))), reason=reason, used=False
+        )
+    return Placement(
+        Kind.WIDTH, Role.HIDDEN, float(shape[1]), (1,), (0,), reason=reason, used=False
+    )
+
+
+def overridden(placement: Placement, role: Role) -> Placement:
+    """A placement with another role, and the width type that this role implies."""
+    matrix = bool(placement.fan_in_axes)
+    kind = placement.kind
+    if role is Role.DECODER:
+        kind = Kind.WIDTH_OUT if matrix else Kind.NO_WIDTH
+    elif role is Role.ENCODER:
+        kind = Kind.DATA_IN if matrix or placement.lookup else Kind.VECTOR
+    elif matrix and (role is Role.HIDDEN or placement.role in (Role.DECODER, Role.ENCODER)):
+        kind = Kind.WIDTH
+    elif role is Role.STREAM and not matrix:
+        kind = Kind.VECTOR if placement.fan_out_axes else Kind.NO_WIDTH
+    return replace(
+        placement, role=role, kind=kind, branches=1.0, reason=f"role given by the user: {role}"
+    )

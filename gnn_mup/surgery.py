@@ -1,0 +1,157 @@
+"""The only module that changes a model: 1/L, 1/gamma, initial scales; and their removal.
+
+A module that needs another forward pass gets another class: a subclass of its own, made on the
+fly and remembered, with the same name. Parameters, buffers, hooks and `state_dict` keys stay as
+they are; the factors are plain floats on the module.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import SurgeryError
+from .source import FACTOR, HELPERS, SKIP, SourceEdit, edited
+
+GAMMA = "_gnn_mup_inverse_gamma"
+OUTPUT = "_gnn_mup_output_factor"
+BASE = "_gnn_mup_base_class"
+
+Recipe = tuple[tuple[tuple[str, tuple[SourceEdit, ...]], ...], bool, bool]
+"""Which methods are edited where, whether aggregations are scaled, whether the output is."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """All that happens to one module: a new class and the floats it reads."""
+
+    module: str
+    edits: tuple[tuple[str, tuple[SourceEdit, ...]], ...] = ()
+    gamma: bool = False
+    output: bool = False
+    floats: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
+
+    @property
+    def recipe(self) -> Recipe:
+        return (self.edits, self.gamma, self.output)
+
+
+def operate(model: nn.Module, operations: Iterable[Operation]) -> None:
+    """Apply all operations, or none: every class is made before the first is assigned."""
+    ready = []
+    for operation in operations:
+        module = model.get_submodule(operation.module)
+        cls: Any = None
+        base: Any = type(module)
+        if operation.edits or operation.gamma or operation.output:
+            cls = transferred_class(base, operation.recipe)
+        ready.append((module, cls, dict(operation.floats)))
+    for module, cls, floats in ready:
+        module.__dict__.update(floats)
+        if cls is not None:
+            module.__class__ = cls
+
+
+def restore(model: nn.Module) -> None:
+    """Give every module its own class back and take the floats away."""
+    for module in model.modules():
+        base = type(module).__dict__.get(BASE)
+        if base is not None:
+            module.__class__ = base
+        for key in [k for k in module.__dict__ if k.startswith("_gnn_mup_")]:
+            del module.__dict__[key]
+
+
+@functools.cache
+def transferred_class(base: Any, recipe: Recipe) -> Any:
+    """A subclass that runs the same code with the factors in it; one for each recipe."""
+    edits, gamma, output = recipe
+    body: dict[str, Any] = {
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__reduce_ex__": _reduce_ex,
+        BASE: base,
+        "_gnn_mup_recipe": recipe,
+    }
+    body.update(HELPERS if edits else {})
+    for name, changes in edits:
+        body[name] = edited(find_method(base, name), changes)
+    if gamma:
+        for name in ("aggregate", "message_and_aggregate"):
+            body[name] = _scaled_method(getattr(base, name), GAMMA)
+    if output:
+        body["forward"] = _scaled_method(base.forward, OUTPUT)
+    return type(base)(base.__name__, (base,), body)
+
+
+def _scaled_method(method: Callable[..., Any], factor: str) -> Callable[..., Any]:
+    """PyG inspects the signature, so it is kept."""
+
+    @functools.wraps(method)
+    def scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs) * getattr(self, factor)
+
+    return scaled
+
+
+def _reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+    cls = next(c for c in type(self).__mro__ if BASE in c.__dict__)
+    base = cls.__dict__[BASE]
+    state = base.__reduce_ex__(self, protocol)[2]
+    return (_rebuild, (base, cls.__dict__["_gnn_mup_recipe"]), state)
+
+
+def _rebuild(base: Any, recipe: Recipe) -> nn.Module:
+    cls: type[nn.Module] = transferred_class(base, recipe)
+    return cls.__new__(cls)
+
+
+def find_method(cls: type, name: str) -> FunctionType:
+    """What an instance of the class runs under this name."""
+    for owner in cls.__mro__:
+        found = owner.__dict__.get(name)
+        if isinstance(found, FunctionType):
+            return found
+    raise SurgeryError(f"{cls.__name__} has no method {name} in Python")
+
+
+def method_of(cls: type, code: CodeType) -> str:
+    """The name under which a class has the method with this code, decorated or not."""
+    for owner in cls.__mro__:
+        for name, value in owner.__dict__.items():
+            function = value
+            while isinstance(function, FunctionType):
+                if function.__code__ is code:
+                    if find_method(cls, name) is not value:
+                        raise SurgeryError(
+                            f"{owner.__name__}.{name} is called through super() from "
+                            f"{cls.__name__}.{name}; its sum at line {code.co_firstlineno} cannot "
+                            "be scaled for this class alone. Write 1/L there and pass "
+                            "residual='off'"
+                        )
+                    return name
+                function = getattr(function, "__wrapped__", None)
+    raise SurgeryError(
+        f"{code.co_filename}:{code.co_firstlineno}: {code.co_qualname} adds a residual branch but "
+        f"is no method of {cls.__name__} (a function outside the class cannot be edited for one "
+        "model alone). Move the sum into forward, or write 1/L there and pass residual='off'"
+    )
+
+
+def rescale(model: nn.Module, factors: Mapping[str, float]) -> None:
+    """Multiply parameters in place, so that zero, orthogonal and truncated draws keep shape."""
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, factor in factors.items():
+            if factor != 1.0:
+                parameters[name].mul_(factor)
+
+
+__all__ = ["FACTOR", "GAMMA", "SKIP", "Operation", "operate", "rescale", "restore"]

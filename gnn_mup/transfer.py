@@ -1,0 +1,424 @@
+"""`apply_transfer`: the stages, top to bottom."""
+
+from __future__ import annotations
+
+import warnings as python_warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from .assemble import Frame, Placement, assemble
+from .branches import Drafts, draft_branches, draft_messages, gammas
+from .checks import no_depth_limit, warnings_of
+from .errors import AlreadyApplied, NotApplied, SurgeryError, TransferError, TransferWarning
+from .example import Call, as_call
+from .groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plan_of
+from .insert import Insertion, depth_of, draft_insertions, insertions
+from .plan import Branch, Plan, Settings, check_patterns, matches, resolve_optimizer
+from .residual import Residuals
+from .roles import Places, overridden
+from .rules import Family, Role, residual_factor
+from .shapes import BaseShapes, load_base_shapes, save_base_shapes
+from .shapes import make_base_shapes as compare_shapes
+from .surgery import Operation, operate, rescale, restore
+from .trace import trace
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `apply_transfer` that say how, not how fast."""
+
+    base: Any = None
+    delta: nn.Module | None = None
+    residual: str = "auto"
+    depth: int | None = None
+    gamma: str | float | None = "auto"
+    correction: float | str = 1.0
+    init: str = "rescale"
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _one_of("residual", self.residual, ("auto", "scale", "insert", "off"))
+        _one_of("init", self.init, ("rescale", "keep"))
+        for name, value, word in (
+            ("gamma", self.gamma, ("auto", "layer")),
+            ("correction", self.correction, ("auto",)),
+        ):
+            if isinstance(value, str):
+                _one_of(name, value, word)
+            elif value is not None and not (_is_number(value) and value > 0):
+                raise TransferError(f"{name} must be a positive number, not {value!r}")
+        whole = isinstance(self.depth, int) and not isinstance(self.depth, bool)
+        if self.depth is not None and not (whole and self.depth > 0):
+            raise TransferError(f"depth must be a positive whole number, not {self.depth!r}")
+        for pattern, role in self.roles.items():
+            _one_of(f"roles[{pattern!r}]", role, tuple(r.value for r in Role))
+
+
+def apply_transfer(
+    model: nn.Module,
+    example: Any = None,
+    *,
+    lr: float = 0.1,
+    optimizer: str | type = "adam",
+    weight_decay: float = 0.0,
+    eps: float | None = None,
+    base: Any = None,
+    delta: nn.Module | None = None,
+    residual: str = "auto",
+    depth: int | None = None,
+    gamma: str | float | None = "auto",
+    correction: float | str = 1.0,
+    init: str = "rescale",
+    lr_mult: Mapping[str, float] | None = None,
+    no_decay: Iterable[str] | None = None,
+    roles: Mapping[str, str] | None = None,
+) -> TransferGroups:
+    """Make the hyperparameters of a model transfer over width and depth; returns its groups.
+
+    >>> groups = apply_transfer(model, (x, edge_index), lr=0.1)              # doctest: +SKIP
+    >>> optimizer = torch.optim.Adam(groups)                                # doctest: +SKIP
+    >>> print(groups.plan)                                                  # doctest: +SKIP
+
+    The model is changed in place: residual branches are scaled by 1/L, un-normalised message
+    passing by 1/gamma, initial weights to the scale of the rules. Its class for `isinstance`,
+    `state_dict` keys, parameter objects and `forward` signature stay. `docs/api.md` has the table
+    of arguments.
+    """
+    options = Options(base, delta, residual, depth, gamma, correction, init, dict(roles or {}))
+    settings = _settings(lr, optimizer, weight_decay, eps, lr_mult, no_decay)
+    _check_model(model)
+    _initialise_lazy(model, example)
+    plan, operations = _prepare(model, example, options, settings)
+    groups = build_groups(model, plan)
+    operate(model, operations)
+    rescale(model, {name: record.init_factor for name, record in plan.params.items()})
+    model.__dict__[PLAN_ATTRIBUTE] = plan
+    _announce(plan, options)
+    return groups
+
+
+def plan_transfer(model: nn.Module, example: Any = None, **arguments: Any) -> Plan:
+    """What `apply_transfer` would do, with the same arguments, without changing anything."""
+    known = {"lr", "optimizer", "weight_decay", "eps", "lr_mult", "no_decay"}
+    settings = _settings(**{k: v for k, v in arguments.items() if k in known})
+    arguments["roles"] = dict(arguments.get("roles") or {})
+    try:
+        options = Options(**{k: v for k, v in arguments.items() if k not in known})
+    except TypeError as error:
+        raise TransferError(f"plan_transfer: {error}".replace("Options.__init__() ", "")) from None
+    _check_model(model)
+    if lazy := [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]:
+        raise TransferError(
+            f"{lazy[0]} is lazy: it has no shape before the first forward call. Run the model "
+            "once, then plan"
+        )
+    return _prepare(model, example, options, settings)[0]
+
+
+def remove_transfer(model: nn.Module) -> nn.Module:
+    """Give the model its own forward pass back, and its weights their own scale.
+
+    Trained values are kept: they are divided by the factors that the plan recorded.
+    """
+    plan = plan_of(model)
+    if PLAN_ATTRIBUTE not in model.__dict__:
+        raise NotApplied("the transfer sits on a part of this model: call remove_transfer on it")
+    rescale(model, {n: 1.0 / r.init_factor for n, r in plan.params.items()})
+    restore(model)
+    return model
+
+
+def make_base_shapes(
+    base: nn.Module, delta: nn.Module, savefile: str | Path | None = None, example: Any = None
+) -> BaseShapes:
+    """Compare a base model with a delta of another width, and record what a target needs.
+
+    >>> make_base_shapes(build(64), build(96), "base.bsh", example=batch)    # doctest: +SKIP
+
+    ``example`` is what one forward call takes, as in `apply_transfer`; the base's depth is counted
+    on it. Without one the base is probed.
+    """
+    _check_model(base)
+    findings = _findings(base, as_call(base, example), Options(residual="scale"))
+    placed = findings.places.place({n: tuple(p.shape) for n, p in base.named_parameters()})
+    shapes = compare_shapes(
+        base,
+        delta,
+        depth=max(findings.depth, 1),
+        width=findings.places.width,
+        gamma=1.0,
+        branches={n: int(p.branches) for n, p in placed.items() if p.branches > 1},
+        adds_per_block=_adds_per_block(findings),
+    )
+    if savefile is not None:
+        save_base_shapes(shapes, Path(savefile))
+    return shapes
+
+
+# -- the stages -------------------------------------------------------------------------------
+
+
+@dataclass
+class Findings:
+    """What the trace of a model shows."""
+
+    residuals: Residuals
+    places: Places
+    depth: int
+    inserted: list[Insertion] = field(default_factory=list)
+
+
+def _prepare(
+    model: nn.Module, example: Any, options: Options, settings: Settings
+) -> tuple[Plan, tuple[Operation, ...]]:
+    """Trace, place, assemble, draft: everything that is known before anything is changed."""
+    base = _base(options, example)
+    findings = _findings(model, as_call(model, example), options, base)
+    depth = max(options.depth or findings.depth, 1)
+    placements = _placements(model, findings, options)
+    frame = Frame(
+        findings.places.width,
+        depth,
+        _correction(options, settings, example),
+        base,
+        options.init == "rescale",
+    )
+    plan = assemble(model, placements, frame, settings)
+    drafts = Drafts(model)
+    factor = residual_factor(depth, base.depth if base is not None and base.depth else None)
+    factor = 1.0 if base is not None and not base.depth else factor
+    branches = _draft(drafts, findings, factor, options)
+    found = gammas(findings.residuals, options.gamma, _base_gamma(base))
+    messages = draft_messages(drafts, findings.residuals.graph, found)
+    notes, alarms = _remarks(findings, placements, options, base)
+    plan = replace(
+        plan,
+        branches=tuple(branches),
+        messages=tuple(messages),
+        warnings=tuple(alarms),
+        notes=tuple(notes),
+        inserted=bool(findings.inserted),
+    )
+    return plan, drafts.operations()
+
+
+def _findings(
+    model: nn.Module, call: Call, options: Options, base: BaseShapes | None = None
+) -> Findings:
+    residuals = Residuals(trace(model, *call))
+    places = Places(residuals)
+    may_insert = options.residual == "insert" or (
+        options.residual == "auto" and (base is None or base.inserted)
+    )
+    if residuals.residual or not may_insert or not _insertable(residuals):
+        return Findings(residuals, places, residuals.depth)
+    deep = Residuals(trace(model, *call, calls=True))
+    found = insertions(model, Places(deep))
+    if not found:
+        return Findings(residuals, places, residuals.depth)
+    places = Places(deep, [i.span for i in found])
+    return Findings(deep, places, depth_of(deep.graph, found), found)
+
+
+def _insertable(residuals: Residuals) -> bool:
+    """Not where layers meet each other in another way already: gates, initial residuals."""
+    kinds = {s.kind.split(" (")[0] for s in residuals.sums}
+    return not kinds & {"gate", "initial residual", "scaled skip"}
+
+
+def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[str, Placement]:
+    placed = findings.places.place({n: tuple(p.shape) for n, p in model.named_parameters()})
+    check_patterns("roles", options.roles, placed)
+    for pattern, role in options.roles.items():
+        for name in placed:
+            if matches(pattern, [name]):
+                placed[name] = overridden(placed[name], Role(role))
+    return placed
+
+
+def _draft(drafts: Drafts, findings: Findings, factor: float, options: Options) -> list[Branch]:
+    if findings.inserted:
+        branches = draft_insertions(drafts, findings.inserted, factor)
+        return branches + draft_branches(drafts, findings.residuals, factor, scale=True)
+    scale = options.residual != "off" and factor != 1.0
+    return draft_branches(drafts, findings.residuals, factor, scale)
+
+
+def _remarks(
+    findings: Findings,
+    placements: Mapping[str, Placement],
+    options: Options,
+    base: BaseShapes | None,
+) -> tuple[list[str], list[str]]:
+    places = findings.places
+    alarms = warnings_of(places)
+    notes = []
+    if not places.residuals.residual and not findings.inserted:
+        notes += no_depth_limit(places, options.residual)
+    unused = [n for n, p in placements.items() if not p.used]
+    if unused:
+        notes.append(f"not used in the traced forward pass: {', '.join(unused)}")
+    if places.graph.unknown:
+        notes.append(f"not understood: {', '.join(places.graph.unknown)}")
+    if base is not None and base.adds_per_block is not None:
+        here = _adds_per_block(findings)
+        if here is not None and abs(here - base.adds_per_block) > 1e-6:
+            alarms.append(
+                f"{here:g} residual sums a message-passing step, and {base.adds_per_block:g} in "
+                "the base: depth transfers only between equal blocks"
+            )
+    return notes, alarms
+
+
+def _adds_per_block(findings: Findings) -> float | None:
+    if not findings.depth or not findings.residuals.residual:
+        return None
+    return round(len(findings.residuals.residual) / findings.depth, 6)
+
+
+def _base(options: Options, example: Any) -> BaseShapes | None:
+    base = options.base
+    if base is None or isinstance(base, BaseShapes):
+        return base
+    if isinstance(base, str | Path):
+        return load_base_shapes(Path(base))
+    if isinstance(base, nn.Module):
+        if not isinstance(options.delta, nn.Module):
+            raise TransferError(
+                "base is a model, so a second one of another width is needed to see which "
+                "dimensions grow: apply_transfer(model, example, base=build(64), delta=build(96))"
+            )
+        return make_base_shapes(base, options.delta, example=example)
+    raise TransferError(
+        f"base must be a base-shape file, what make_base_shapes returns, or a smaller model with "
+        f"delta=..., not {type(base).__name__}"
+    )
+
+
+def _base_gamma(base: BaseShapes | None) -> float | None:
+    if base is None:
+        return None
+    return float(base.gamma) if isinstance(base.gamma, int | float) else 1.0
+
+
+def _correction(options: Options, settings: Settings, example: Any) -> float:
+    if options.correction != "auto":
+        return float(options.correction)
+    if settings.optimizer.family is not Family.SGD:
+        return 1.0
+    from .measure import measure_correction
+
+    return float(measure_correction(_as_data(example)).C)
+
+
+def _as_data(example: Any) -> Any:
+    from torch_geometric.data import Data
+
+    if isinstance(example, tuple | list) and example:
+        return Data(x=example[0], edge_index=example[1] if len(example) > 1 else None)
+    if isinstance(example, dict):
+        return Data(**{k: v for k, v in example.items() if k in ("x", "edge_index", "batch")})
+    return example
+
+
+# -- what may come in ---------------------------------------------------------------------------
+
+
+def _settings(
+    lr: float = 0.1,
+    optimizer: str | type = "adam",
+    weight_decay: float = 0.0,
+    eps: float | None = None,
+    lr_mult: Mapping[str, float] | None = None,
+    no_decay: Iterable[str] | None = None,
+) -> Settings:
+    if isinstance(no_decay, str):
+        raise TransferError(f"no_decay takes a list of patterns: no_decay=[{no_decay!r}]")
+    return Settings(
+        lr,
+        resolve_optimizer(optimizer),
+        weight_decay,
+        eps,
+        dict(lr_mult or {}),
+        None if no_decay is None else tuple(no_decay),
+    )
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TransferError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    if any(PLAN_ATTRIBUTE in m.__dict__ for m in model.modules()):
+        raise AlreadyApplied(
+            f"{type(model).__name__} is transferred already. For other groups: transfer_groups("
+            "model, lr=...); to start anew: remove_transfer(model)"
+        )
+    kind = type(model).__name__
+    wrapped = kind in ("OptimizedModule", "DistributedDataParallel", "FullyShardedDataParallel")
+    compiled = any(m._compiled_call_impl is not None for m in model.modules())
+    if wrapped or compiled or isinstance(model, _script_modules()):
+        raise TransferError(
+            f"{kind} is compiled or wrapped: its forward pass can no longer be edited. Call "
+            "apply_transfer on the plain model first, then compile or wrap it"
+        )
+    parameters = list(model.parameters())
+    if not parameters:
+        raise TransferError(f"{kind} has no parameters: there is nothing to transfer")
+    if not any(p.requires_grad for p in parameters):
+        raise TransferError(
+            f"all parameters of {kind} are frozen: model.requires_grad_(True) first"
+        )
+    if any(p.is_meta for p in parameters):
+        raise TransferError(
+            f"{kind} lies on the meta device: it has no values to scale. Call "
+            "model.to_empty(device=...) and initialise it first"
+        )
+    empty = [n for n, p in model.named_parameters()
+             if not isinstance(p, UninitializedParameter) and p.numel() == 0]  # fmt: skip
+    if empty:
+        raise TransferError(f"{empty[0]} has no elements: a layer of width zero cannot transfer")
+
+
+def _script_modules() -> type:
+    import torch
+
+    return torch.jit.ScriptModule
+
+
+def _initialise_lazy(model: nn.Module, example: Any) -> None:
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
+        import torch
+
+        from .trace import untouched
+
+        args, kwargs = as_call(model, example)
+        with untouched(model), torch.no_grad():
+            model(*args, **kwargs)
+
+
+def _announce(plan: Plan, options: Options) -> None:
+    if plan.inserted and options.residual == "auto":
+        python_warnings.warn(
+            f"the model has no residual connections, so x + branch/{plan.depth} was put round its "
+            "message-passing layers: the architecture changed. Pass residual='insert' to say so, "
+            "or residual='scale' to leave it alone",
+            TransferWarning,
+            stacklevel=3,
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        listed = ", ".join(repr(a) for a in allowed)
+        raise TransferError(f"{name} must be one of {listed}, not {value!r}")
+
+
+__all__ = ["SurgeryError", "apply_transfer", "make_base_shapes", "plan_transfer", "remove_transfer"]
