@@ -11,6 +11,7 @@ from .errors import (
     TransferError,
     TransferWarning,
 )
+from .extend import Weight, describes
 from .groups import TransferGroups, clip_grad_norm_, transfer_groups
 from .measure import measure_correction, measure_gamma, tau_epoch, weight_decay_from_tau
 from .plan import Plan
@@ -32,8 +33,10 @@ __all__ = [
     "TransferError",
     "TransferGroups",
     "TransferWarning",
+    "Weight",
     "apply_transfer",
     "clip_grad_norm_",
+    "describes",
     "load_base_shapes",
     "make_base_shapes",
     "measure_correction",

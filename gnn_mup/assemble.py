@@ -33,6 +33,8 @@ class Placement:
     used: bool = True
     lookup: bool = False
     decoder_width: float | None = None
+    head_dim: int = 0
+    packed: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,16 @@ def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | 
         frame.depth_ratio,
         _branch_ratio(placement, frame, match),
         correction,
+        _query(placement, frame, match),
     )
+
+
+def _query(placement: Placement, frame: Frame, match: Matched) -> float:
+    assert frame.base is not None
+    before = frame.base.head_dims.get(match.base_name)
+    if before is None or not placement.head_dim or placement.packed:
+        return 1.0
+    return rules.query_factor(placement.head_dim, before)
 
 
 def _grown_kind(placement: Placement, match: Matched) -> Kind:
@@ -144,8 +155,10 @@ def _branch_ratio(placement: Placement, frame: Frame, match: Matched) -> float:
 
 def _init_factor(name: str, before: float, where: Spot | Ratio, match: Matched | None) -> float:
     """What a drawn tensor is multiplied by. Zeros stay zero; vectors and scalars are left."""
-    if before == 0.0 or where.kind not in MATRICES:
+    if before == 0.0:
         return 1.0
+    if where.kind not in MATRICES:  # left as drawn, but a bias of queries goes with its weight
+        return where.query if isinstance(where, Ratio) else 1.0
     target = rules.init_rms(where)
     assert target is not None
     if match is None:

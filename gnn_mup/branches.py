@@ -12,12 +12,16 @@ from torch import nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
 
+from . import ops
+from .assemble import Placement
+from .base import BaseShapes
 from .errors import SurgeryError
 from .graph import Aggregation, Graph, Site
 from .plan import Branch, Message
 from .residual import Edit, Residuals
+from .rules import query_factor
 from .source import FACTOR, SourceEdit, function_node, node_at, shown
-from .surgery import GAMMA, OUTPUT, Operation, method_of
+from .surgery import GAMMA, OUTPUT, QUERY, Operation, method_of
 
 NORMALISED = 1.5
 """An aggregation that multiplies by less than this counts as normalised."""
@@ -30,6 +34,7 @@ class Draft:
     edits: dict[str, dict[SourceEdit, float]] = field(default_factory=dict)
     gamma: float | None = None
     output: float | None = None
+    query: float | None = None
     floats: dict[str, float] = field(default_factory=dict)
 
 
@@ -64,10 +69,18 @@ class Drafts:
                 "source to edit. Transfer the model before tracing it with fx"
             )
         method = method_of(type(module), site.function)
+        if method in module.__dict__:
+            raise SurgeryError(
+                f"{site.owner or type(module).__name__}: its {method} is set on the object, not on "
+                f"its class (PyG's Sequential does so), and cannot be edited: {site.text!r}. Write "
+                "the layers out in a forward, or pass residual='off'"
+            )
         changes = self.of(site.owner).edits.setdefault(method, {})
         slot = len(changes) if slot is None else slot
         for known, value in changes.items():
             if known.position == site.position and known.action not in ("open", "close"):
+                if known.action.startswith("element") and known.action != action:
+                    continue  # another summand of the same sum([...])
                 if known.action != action or value != factor:
                     raise SurgeryError(
                         f"{site.file}:{site.line}: {site.text!r} adds a residual branch in one "
@@ -98,12 +111,15 @@ class Drafts:
                 floats[GAMMA] = draft.gamma
             if draft.output is not None:
                 floats[OUTPUT] = draft.output
+            if draft.query is not None:
+                floats[QUERY] = draft.query
             out.append(
                 Operation(
                     name,
                     tuple(edits),
                     draft.gamma is not None,
                     draft.output is not None,
+                    draft.query is not None,
                     tuple(sorted(floats.items())),
                 )
             )
@@ -153,7 +169,7 @@ def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:
     """``sum([x, h, g])`` runs several additions at one position: which summand is it?"""
     import ast
 
-    if site.function is None or site.position is None:
+    if site.function is None or site.position is None or edit.what != "residual branch":
         return action
     node = node_at(function_node(site.function), site.position)
     if not (
@@ -162,9 +178,9 @@ def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:
         return action
     element = edit.operand or 0
     below = graph[graph[edit.add].args[0].node]
-    while below.op in ("add", "add_") and below.site is site:
-        if len(below.parents) > 1:
-            element += 1
+    # The first addition is ``0 + x``: before it another layer's sum may have run here.
+    while below.op in ("add", "add_") and below.site is site and len(below.parents) > 1:
+        element += 1
         below = graph[below.parents[0]]
     return f"element{element}"
 
@@ -176,13 +192,16 @@ def _record(graph: Graph, edits: list[Edit], mixing: set[int]) -> Branch:
     assert site.position is not None
     before, after = site.text, ""
     if site.function is not None:
-        action = "result" if first.operand is None else f"operand{first.operand}"
-        change = SourceEdit(site.position, action, 0)
+        actions = dict.fromkeys(
+            "result" if e.operand is None else _in_a_list(graph, e, site, f"operand{e.operand}")
+            for e in edits
+        )
+        changes = [SourceEdit(site.position, action, 0) for action in actions]
         inverse = 1.0 / first.factor
         text = (
             f" / {inverse:g}" if abs(inverse - round(inverse)) < 1e-9 else f" * {first.factor:.4g}"
         )
-        before, after = shown(site.function, [change], text)
+        before, after = shown(site.function, changes, text)
     owners = {graph[e.add].site.owner or "" for e in edits}  # type: ignore[union-attr]
     return Branch(
         factor=first.factor,
@@ -207,13 +226,41 @@ def _left_alone(residuals: Residuals, drafts: Drafts, scaled: bool) -> list[Bran
         if found.kind.endswith("carry the stream"):
             continue
         owner = drafts.modules.get(site.owner) if site.owner is not None else None
-        if found.kind == "learned skip" and (owner is None or isinstance(owner, MessagePassing)):
-            continue  # a layer's own root term
+        root_term = owner is None or isinstance(owner, MessagePassing | nn.RNNCellBase)
+        if found.kind == "learned skip" and (root_term or residuals.residual):
+            continue  # a layer's own sum, or one inside a branch
         kinds.setdefault((found.kind, site.file, site.line), []).append(site.owner or "")
     return [
         Branch(1.0, kind, file, line, modules=tuple(sorted(set(owners))), count=len(owners))
         for (kind, file, line), owners in kinds.items()
     ]
+
+
+def draft_queries(
+    drafts: Drafts, placements: Mapping[str, Placement], base: BaseShapes | None
+) -> list[str]:
+    """Attention logits 1/d where the head dimension grows and queries are packed with keys; a
+    projection of their own has the factor folded into its scale and rate already."""
+    problems = []
+    shapes = {n: tuple(p.shape) for n, p in drafts.model.named_parameters()}
+    packed = {n for n, p in placements.items() if p.packed}
+    matched = base.match(shapes) if base is not None and packed else {}
+    for name in packed & matched.keys():
+        assert base is not None
+        before = base.head_dims.get(matched[name].base_name)
+        now = placements[name].head_dim
+        if before is None or before == now:
+            continue
+        path, _, leaf = name.rpartition(".")
+        if isinstance(drafts.modules[path], nn.MultiheadAttention) and leaf.startswith("in_proj"):
+            drafts.of(path).query = query_factor(now, before)
+        else:
+            problems.append(
+                f"{name} packs queries and keys, so the logits' factor (head dimension {before} -> "
+                f"{now}) cannot be folded into it: multiply the queries by "
+                f"{query_factor(now, before):.4g}, or grow the number of heads instead"
+            )
+    return problems
 
 
 def gammas(
@@ -247,10 +294,8 @@ def _counts(residuals: Residuals, aggregation: Aggregation) -> bool:
         return False
     # Divided by a count or a degree right afterwards, or only gathered back (a softmax).
     after = [graph[c] for c in graph.children[node.index]]
-    divided = any(c.op in ("div", "div_", "mul", "mul_") and c.rms is not None for c in after)
-    divided |= any(c.op in ("div", "div_") for c in after)
-    gathered = bool(after) and all(c.op in ("index_select", "index", "add", "clamp") for c in after)
-    return not divided and not (gathered and node.shape[-1] < 8)
+    divided = any(c.op in ops.MUL and c.rms is not None for c in after)
+    return not divided and not residuals.lineage.under_a_fraction(node)
 
 
 def draft_messages(

@@ -54,20 +54,21 @@ def _is_sum_pooling(places: Places, node: Node) -> bool:
     if not node.floating or not node.data or not node.weights or len(node.shape) < 2:
         return False
     if node.op == "sum" and len(node.args) > 1 and node.args[1] == (0,):
+        if graph[node.parents[0]].op == "stack":
+            return False  # over layers, not over nodes
         return graph[node.parents[0]].shape[0] > 1 and not places.finite[node.index]
     if node.op not in ("scatter_add_", "index_add_") or places.lineage.is_message(node):
         return False
     if max(graph[p].shape[0] for p in node.parents if graph[p].shape) <= node.shape[0]:
         return False
-    after = [graph[c] for c in graph.children[node.index]]
-    return not any(c.op in ("div", "div_") for c in after)
+    return not places.lineage.under_a_fraction(node)
 
 
 def _norm_behind_decoder(places: Places) -> list[str]:
     for node in places.graph:
         if node.op in ops.NORM and node.output == 0 and places.finite[node.index]:
-            before = node.ancestors & places.lineage.contractions
-            if before and not places.graph.descendants[node.index] & places.lineage.contractions:
+            before = places.graph.members(node.ancestors & places.lineage.contractions)
+            if any(places.is_last(contraction.index) for contraction in before):
                 return [
                     "a norm stands behind the decoder: it undoes the decoder's scale, so the width "
                     "does not transfer. Put it before the last layer, or drop it"

@@ -184,7 +184,8 @@ def _mnist(place: Path, split: str, transform: Transform | None) -> Any:
 
 
 def _camvid(place: Path, split: str, transform: Transform | None) -> Any:
-    graphs = [Data(**g) for g in torch.load(place / "CamVid-SP" / "camvid_sp.pt")[split]]
+    sets = torch.load(place / "CamVid-SP" / "camvid_sp.pt", weights_only=True)
+    graphs = [Data(**g) for g in sets[split]]
     return [transform(g) for g in graphs] if transform else graphs
 
 

@@ -124,7 +124,6 @@ class Graph:
         self.outputs: list[int] = []
         self.aggregations: list[Aggregation] = []
         self.calls: list[Call] = []
-        self.unknown: list[str] = []
 
     def __getitem__(self, index: int) -> Node:
         return self.nodes[index]

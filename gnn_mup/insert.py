@@ -38,7 +38,8 @@ def insertions(model: nn.Module, places: Places) -> list[Insertion]:
     for call in outermost:
         start, end = graph[call.start], graph[call.end]
         wide = not places.finite[call.start] and not places.finite[call.end]
-        if not wide or start.shape != end.shape or not start.weights:
+        weighted = graph.between(call.start, call.end) & places.lineage.contractions
+        if not wide or start.shape != end.shape or not weighted:
             continue
         last, site = _behind(places, call)
         if _meets_learned_skip(places.residuals, last):

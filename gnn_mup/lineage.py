@@ -60,13 +60,20 @@ class Lineage:
         for node in self.graph:
             if not node.floating:
                 continue
-            if node.op in ops.CONTRACTION or node.op in ops.RECURRENT:
+            if node.op in ops.CONTRACTION or node.op in ops.RECURRENT or self.opaque(node):
                 operands = [self.graph[p] for p in node.parents]
                 matrices = operands[1:] if node.op in ("addmm", "addmm_", "baddbmm") else operands
                 weights = [self.weight_like(o.index) for o in matrices]
                 if any(weights) and not all(weights):
                     mask |= node.bit
         return mask
+
+    def opaque(self, node: Node) -> bool:
+        """An operation we do not know that takes data and a matrix: a kernel of somebody's own."""
+        if node.op in ops.KNOWN or node.op in ("input", "param", "const"):
+            return False
+        operands = [self.graph[p] for p in node.parents]
+        return any(o.pure and len(o.shape) > 1 for o in operands) and any(o.data for o in operands)
 
     def weight_like(self, index: int) -> bool:
         """Made of parameters alone, or matrices picked from a stack of them (relations)."""
@@ -79,6 +86,31 @@ class Lineage:
             return False
         stack = self.graph[node.parents[0]]
         return stack.pure and len(stack.shape) >= 3
+
+    @cached_property
+    def dot_products(self) -> int:
+        """Mask of the nodes where learned features are contracted with learned features."""
+        mask = 0
+        for node in self.graph:
+            if node.op in ("mm", "bmm") and node.floating:
+                operands = list(node.parents)
+            elif node.op == "sum" and node.parents and self._last_axis(node):
+                product = self.graph[node.parents[0]]
+                operands = list(product.parents) if product.op in ops.MUL else []
+            else:
+                continue
+            features = [self.graph[o] for o in operands]
+            if len(features) == 2 and all(f.data and f.weights for f in features):
+                same = features[0].shape[-1:] == features[1].shape[-1:]
+                if node.op != "sum" or same:
+                    mask |= node.bit
+        return mask & ~self.contractions
+
+    def _last_axis(self, node: Node) -> bool:
+        count = len(self.graph[node.parents[0]].shape)
+        dims = node.args[1] if len(node.args) > 1 else ()
+        listed = dims if isinstance(dims, tuple | list) else (dims,)
+        return any(isinstance(d, int) and d % max(count, 1) == count - 1 for d in listed)
 
     @cached_property
     def mixing(self) -> int:
@@ -110,9 +142,26 @@ class Lineage:
         for other in self.graph.members(node.ancestors):
             if other.op in ops.GATHER and other.floating and len(other.parents) > 1:
                 gathered = other.parents[-1]
-                same = self.origin(gathered)[0] == self.origin(index)[0]
-                if not same and self._inputs(gathered) & roots:
+                ends = [self.graph[self.origin(i)[0]] for i in (gathered, index)]
+                other_end = ends[0] is not ends[1] and ends[0].shape[-1:] == ends[1].shape[-1:]
+                if other_end and self._inputs(gathered) & roots:
                     return True
+        return False
+
+    def under_a_fraction(self, node: Node) -> bool:
+        """Whether sums end up above or below a fraction bar: a mean, a degree, a softmax."""
+        waiting, seen = [node], {node.index}
+        while waiting:
+            here = waiting.pop()
+            for child in self.graph.children[here.index]:
+                after = self.graph[child]
+                if after.op in ("div", "div_", "reciprocal", "rsqrt"):
+                    return True
+                followed = ops.ALIAS | ops.UNARY | ops.GATHER | {"add", "add_", "sum"}
+                single = len(after.parents) < 2 + (after.op in ops.GATHER)
+                if after.op in followed and single and child not in seen:
+                    seen.add(child)
+                    waiting.append(after)
         return False
 
     def _inputs(self, index: int) -> int:
@@ -162,8 +211,13 @@ class Lineage:
             small = self.graph[scale].shape[-1:] in ((), (1,))
             if small and not (self.graph[scale].ancestors & self.contractions):
                 return (value,)
-            between = self.graph.between(value, scale)
-            if between and not between & self.contractions and small:
+            one, other = self.graph[value], self.graph[scale]
+            common = (one.ancestors | one.bit) & (other.ancestors | other.bit)
+            start = common.bit_length() - 1  # g * x * rsqrt(mean(x^2)): the two meet in x
+            if start in (-1, scale) or self.learned(start, scale):
+                continue
+            way = self.graph.members(self.graph.between(start, scale))
+            if small or any(n.op in ops.SCATTER or n.op in ("mean", "var", "std") for n in way):
                 return (value,)
         return ()
 

@@ -54,12 +54,13 @@ CONTRACTION = _names("mm addmm addmm_ bmm baddbmm mv addmv dot convolution _conv
 SCATTER = _names("""
     scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_
     index_reduce index_reduce_ scatter scatter_ segment_reduce _segment_reduce
-    segment_sum_csr segment_mean_csr
+    torch_scatter.scatter_sum torch_scatter.scatter_mean torch_scatter.scatter_max
+    torch_scatter.segment_sum_csr torch_scatter.segment_mean_csr torch_scatter.segment_sum_coo
 """)
 
 SPARSE = _names("""
-    _sparse_mm _sparse_mm_reduce_impl _sparse_addmm sparse_mm spmm spmm_sum spmm_mean spmm_min
-    spmm_max _spmm
+    _sparse_mm _sparse_mm_reduce_impl _sparse_addmm sparse_mm spmm torch_sparse.spmm_sum
+    torch_sparse.spmm_mean torch_sparse.spmm_min torch_sparse.spmm_max
 """)
 
 ATTENTION = _names("""
@@ -78,8 +79,32 @@ RECURRENT = _names("""
 """)
 
 
+PLAIN = _names("""
+    cat stack where sum mean amax amin max min std var norm linalg_vector_norm cumsum prod
+    maximum minimum lerp addcmul addcdiv softmax _softmax masked_select index_put index_put_ copy_
+    index_copy index_copy_ masked_scatter slice_scatter select_scatter constant_pad_nd roll flip
+    sort topk argmax argsort eq ne lt gt le ge isnan logical_not logical_and logical_or
+    bitwise_not bitwise_and bitwise_or bitwise_xor remainder floor_divide repeat
+    repeat_interleave scatter_ pad_sequence native_dropout_backward _local_scalar_dense
+    is_nonzero any all nonzero unique _unique2 unique_consecutive bincount tril triu diagonal
+    diag_embed hypot atan2 outer ger cross linalg_cross logsumexp glu real imag view_as_real
+    view_as_complex copysign sign round floor ceil trunc fmod rot90 unfold as_strided
+    _pack_padded_sequence _pad_packed_sequence to_dense to_sparse coalesce _coalesce values
+    indices _values _indices crow_indices col_indices ccol_indices row_indices
+    sparse_coo_tensor _sparse_coo_tensor_with_dims_and_tensors sparse_csr_tensor
+    _sparse_compressed_tensor_unsafe special_expit expm1 log1p log2 log10 erfc floor_ round_
+    pow_ mean_ isfinite numpy_T trace ceil_ div_ index_fill masked_fill upsample_nearest1d
+    rsub true_divide _weight_norm_interface _weight_norm nll_loss_forward mse_loss
+""")
+"""No weight is contracted in them, as far as features are concerned."""
+
+KNOWN = (
+    SHAPE_ONLY | ALIAS | PICK | UNARY | NORM | ADD | MUL | CONTRACTION | SCATTER | SPARSE
+    | ATTENTION | GATHER | RECURRENT | PLAIN
+)  # fmt: skip
+
+
 def base_name(qualified: str) -> str:
-    """'aten.add_.Tensor' -> 'add_'; 'torch_scatter::scatter_sum' -> 'scatter_sum'."""
-    name = qualified.rpartition("::")[2]
-    parts = name.split(".")
-    return parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[0]
+    """'aten.add_.Tensor' -> 'add_'; 'mylib.fused.default' -> 'mylib.fused'."""
+    space, name, *_ = [*qualified.replace("::", ".").split("."), ""]
+    return name if space in ("aten", "prims") else f"{space}.{name}"

@@ -7,8 +7,10 @@ what tells them apart is which value the next layer carries on.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from . import ops
 from .graph import Graph, Ref
@@ -59,6 +61,8 @@ class Residuals:
         self.graph = graph
         self.lineage = Lineage(graph)
         self.sums = self._find()
+        self._drop_messages()
+        self._drop_scaled()
         self._drop_initial()
         self._drop_nested()
         self._promote()
@@ -152,8 +156,17 @@ class Residuals:
             leaf.origin: [o for o in leaves.values() if o is not leaf and self._branch_of(leaf, o)]
             for leaf in leaves.values()
         }
-        skips = [leaf for leaf in leaves.values() if made_from[leaf.origin]]
+        whole = math.prod(self.graph[found.root].shape)
+        skips = [
+            leaf
+            for leaf in leaves.values()
+            # What is broadcast (a mask, a bias from data) is no stream.
+            if made_from[leaf.origin] and math.prod(self.graph[leaf.node].shape) == whole
+        ]
         carriers = self._carriers(list(leaves.values()))
+        if self._convex(found):
+            found.kind = "gate"
+            return
         if not skips:
             found.kind = self._without_skip(found, carriers)
             return
@@ -203,6 +216,20 @@ class Residuals:
                 return same
         return []
 
+    def _convex(self, found: Sum) -> bool:
+        """``g * h + (1 - g) * x`` with h made from x: a gate written out."""
+        products = [self.graph[leaf.origin] for leaf in found.leaves]
+        if len(products) != 2 or any(p.op not in ops.MUL for p in products):
+            return False
+        for new, old in (products, products[::-1]):
+            for p in old.parents:
+                gate = set(self.graph[p].parents) & set(new.parents)
+                if self.graph[p].op in ("rsub", "sub") and gate:
+                    made = [(x, h) for x in old.parents for h in new.parents]
+                    made += [(h, x) for x, h in made]
+                    return any(self.lineage.learned(a, b) for a, b in made if a != p and b != p)
+        return False
+
     def _without_skip(self, found: Sum, carriers: list[Leaf]) -> str:
         if len(carriers) > 1:
             carried = self.lineage.carried
@@ -223,6 +250,21 @@ class Residuals:
         return start >= 0 and all(self.lineage.learned(start, leaf.node) for leaf in found.leaves)
 
     # -- telling long skips from layers -----------------------------------------------------
+
+    def _drop_scaled(self) -> None:
+        """``(x + h) * 0.7`` is a plain sum in its first layer only: the same expression is the same
+        thing in all layers."""
+        kinds = {self.graph[s.root].site: s.kind for s in self.sums if s.kind.startswith("scaled")}
+        for found in self.residual:
+            found.kind = kinds.get(self.graph[found.root].site, found.kind)
+
+    def _drop_messages(self) -> None:
+        """``x_j + edge_attr``: features that were gathered for a message, beside one edge encoder
+        for all layers. What is carried on (a virtual node's broadcast) stays."""
+        for found in self.residual:
+            gathered = any(self.graph[b.origin].op in ops.GATHER for b in found.branches)
+            if gathered and not self._carried_on(found):
+                found.kind, found.stream, found.branches = "", None, []
 
     def _drop_initial(self) -> None:
         """One value that is added again and again, each time round a longer way."""
@@ -319,9 +361,11 @@ class Residuals:
                 sides[site] = found.leaves.index(found.stream)
         for found in self.sums:
             side = sides.get(self.graph[found.root].site)
-            if not found.kind and side is not None and len(found.leaves) == 2:
+            if found.kind in ("", "inside a branch") and side is not None and len(found.leaves) == 2:
                 found.kind, found.stream = "residual", found.leaves[side]
                 found.branches = [found.leaves[1 - side]]
+                made, before = self.graph[found.branches[0].node], self.graph[found.stream.node]
+                found.mixes |= bool(made.ancestors & ~before.ancestors & self.lineage.mixing)
 
     # -- depth and what follows from it ------------------------------------------------------
 
@@ -350,6 +394,10 @@ class Residuals:
             else:
                 here.level = below + (here in counted)
             levels[node.index] = here.level
+        for here in self.sums:  # x0 + x_L skips the layers between: two summands at any depth
+            at = sorted(levels[leaf.origin] for leaf in here.leaves)
+            if here.kind == "sum over layers" and len(at) == 2 and at[1] - at[0] > 1:
+                here.kind = "long skip"
         return max((s.level for s in found), default=0)
 
     def _made_after(self, late: Sum, early: Sum) -> bool:
@@ -365,12 +413,30 @@ class Residuals:
             if found.kind == "sum over layers":
                 for add in found.adds:
                     first, second = self.graph[add].args[:2]
-                    late = int(second.node > first.node)
+                    origin = self.lineage.origin
+                    late = int(origin(second.node)[0] > origin(first.node)[0])
+                    if first.node in found.adds or second.node in found.adds:
+                        late = int(first.node in found.adds)  # the other side is the accumulator
                     out.append(Edit(add, late, factor, "sum over layers"))
             elif found.kind.endswith("carry the stream"):
                 count = int(found.kind.split()[0])
                 out += self._shared(found, count)
-        return out
+        return out + [Edit(node, None, factor, "sum over layers") for node in self.stacked]
+
+    @cached_property
+    def stacked(self) -> list[int]:
+        """``torch.stack(states).sum(0)``, each state made from the one before."""
+        found = []
+        for node in self.graph:
+            stack = self.graph[node.parents[0]] if node.op == "sum" and node.parents else node
+            if stack.op != "stack" or len(node.args) < 2 or not isinstance(node.args[1], tuple):
+                continue
+            rank, parts = len(stack.shape), stack.parents
+            dim = stack.args[1] if len(stack.args) > 1 else 0
+            chained = all(self.graph[b].ancestors >> a & 1 for a, b in pairwise(parts))
+            if chained and len(parts) > 1 and [d % rank for d in node.args[1]] == [dim % rank]:
+                found.append(node.index)
+        return found
 
     def _scale(
         self, add: int, branches: set[int], adds: set[int], factor: float, out: list[Edit]

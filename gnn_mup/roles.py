@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from . import ops
 from .assemble import Placement
+from .extend import Weight
 from .graph import Node, Ref
 from .residual import Residuals
 from .rules import Kind, Role
@@ -27,10 +28,15 @@ class Span:
 class Places:
     """Where every parameter of a traced model sits."""
 
-    def __init__(self, residuals: Residuals, spans: Iterable[Span] = ()) -> None:
+    def __init__(
+        self,
+        residuals: Residuals,
+        spans: Iterable[Span] = (),
+        described: Mapping[str, Weight] | None = None,
+    ) -> None:
         self.residuals, self.graph = residuals, residuals.graph
         self.lineage = residuals.lineage
-        self.uses = Uses(self.graph, self.lineage)
+        self.uses = Uses(self.graph, self.lineage, described)
         self.spans = list(spans)
         self.depth = len(self.spans) or residuals.depth
         self._reach()
@@ -104,6 +110,9 @@ class Places:
             inputs = [self._data_of(n) for n in self._contractions()]
             sizes = Counter(i.shape[-1] for i in inputs if i is not None and i.weights)
             sizes = sizes or Counter(n.shape[-1] for n in self._contractions() if n.shape)
+        sizes = sizes or Counter(
+            self.graph[u.node].shape[-1] for u in self.uses.found if u.how == "lookup"
+        )
         if not sizes:
             return 1
         most = max(sizes.values())
@@ -113,8 +122,9 @@ class Places:
         return list(self.graph.members(self.lineage.contractions))
 
     def _later(self, index: int) -> int:
-        """Contractions made from this node's output."""
-        return self.graph.descendants[index] & self.lineage.contractions
+        """Contractions made from this node's output, with weights or with other features."""
+        products = self.lineage.contractions | self.lineage.dot_products
+        return self.graph.descendants[index] & products
 
     @cached_property
     def _last(self) -> dict[int, bool]:
@@ -129,6 +139,10 @@ class Places:
             if self._square(node) and node.shape[-1] != self.width:
                 tail |= node.bit  # C -> C behind the decoder: no width at all
         return last
+
+    def is_last(self, index: int) -> bool:
+        """Whether a contraction ends the width: a decoder's."""
+        return self._last.get(index, False)
 
     def _square(self, node: Node) -> bool:
         data = self._data_of(node)
@@ -165,7 +179,16 @@ class Places:
     def _finite_out(self, node: Node) -> bool:
         if node.shape[-1:] == (1,) or self._last.get(node.index, False):
             return True
+        data = self._data_of(node)
+        if data is not None and self.finite[data.index] and node.shape[-1] != self.width:
+            if node.shape[-1] in self._input_sizes:
+                return True  # bound to the size of the input: GraphSAGE's projection, PNA's towers
         return self._weighs(node)
+
+    @cached_property
+    def _input_sizes(self) -> set[int]:
+        inputs = [n for n in self.graph if n.op == "input" and n.floating and len(n.shape) > 1]
+        return {n.shape[-1] for n in inputs}
 
     def _weighs(self, node: Node) -> bool:
         """A score for each head or channel group, that only ever multiplies wider features."""
@@ -201,6 +224,58 @@ class Places:
     def _uses_at(self, index: int) -> list[Use]:
         return self._by_node.get(index, [])
 
+    # -- attention ------------------------------------------------------------------------------
+
+    @cached_property
+    def queries(self) -> dict[str, tuple[int, bool]]:
+        """Parameters that make attention queries: their head dimension, and whether the same
+        tensor makes keys too (packed)."""
+        found: dict[str, tuple[int, bool]] = {}
+        for node in self.graph:
+            pair = self._query_and_key(node)
+            if pair is None:
+                continue
+            query, key = (self._made_by(index) for index in pair)
+            size = self.graph[pair[0]].shape[-1]
+            for use in self._uses_at(query) if query is not None else ():
+                if use.how in ("matrix", "vector"):
+                    found[use.param] = (size, query == key)
+        return found
+
+    def _query_and_key(self, node: Node) -> tuple[int, int] | None:
+        refs = [a.node for a in node.args if isinstance(a, Ref)]
+        if node.op in ops.ATTENTION and len(refs) >= 3:
+            return refs[0], refs[1]
+        if not self.lineage.dot_products >> node.index & 1 or not self._softened(node):
+            return None
+        if node.op == "sum":
+            refs = [a.node for a in self.graph[refs[0]].args if isinstance(a, Ref)]
+        return (refs[0], refs[1]) if len(refs) >= 2 else None
+
+    def _softened(self, node: Node) -> bool:
+        """Whether a product goes into a softmax soon: then it is a matrix of logits."""
+        waiting, steps = [node.index], 0
+        while waiting and steps < 40:
+            steps += 1
+            for child in self.graph.children[waiting.pop(0)]:
+                after = self.graph[child]
+                if after.op in ("_softmax", "softmax", "exp", "_safe_softmax"):
+                    return True
+                if after.op in ops.ALIAS | ops.ADD | ops.MUL | {"masked_fill", "where"}:
+                    waiting.append(child)
+        return False
+
+    def _made_by(self, index: int) -> int | None:
+        """The contraction that a query or key comes from, its bias and scale looked through."""
+        followed = ops.ALIAS | ops.PICK | ops.GATHER | ops.ADD | ops.MUL
+        while not self.lineage.contractions >> index & 1:
+            node = self.graph[index]
+            data = [p for p in node.parents if self.graph[p].data and self.graph[p].floating]
+            if node.op not in followed or len(data) != 1:
+                return None
+            index = data[0]
+        return index
+
     # -- placements -----------------------------------------------------------------------------
 
     def place(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Placement]:
@@ -229,7 +304,7 @@ class Places:
         # A tensor tied over several places follows the one outside all branches.
         alive = [u for u in uses if self.free[u.node] or self.feeds[u.node]]
         uses = alive or uses
-        use = min(uses, key=lambda u: (self.in_branch(u.node), u.how == "vector"))
+        use = min(uses, key=lambda u: (self.in_branch(u.node), u.how == "vector", self._on_data(u)))
         kind, fan_in, why = self._kind(use)
         role, branches, where = self._role(use, uses, kind)
         return Placement(
@@ -242,7 +317,12 @@ class Places:
             reason=f"{why}; {where}",
             lookup=use.how == "lookup",
             decoder_width=self._decoder_width(use, kind),
+            head_dim=self.queries.get(use.param, (0, False))[0],
+            packed=self.queries.get(use.param, (0, False))[1],
         )
+
+    def _on_data(self, use: Use) -> bool:
+        return use.data is not None and self.finite[use.data]
 
     def kind_of(self, use: Use) -> Kind:
         """The width type of a parameter at one of its uses."""
@@ -299,7 +379,8 @@ class Places:
             levels = 0
             for other in uses:
                 levels |= self.feeds[other.node]
-            count = max(levels.bit_count(), 1)
+            # Branches without message passing before the first layer make a level of their own.
+            count = max(min(levels.bit_count(), self.depth), 1)
             where = "in a residual branch" if count == 1 else f"feeds {count} residual branches"
             return Role.RESIDUAL, float(count), where
         if use.how == "vector" and self.on_stream >> use.node & 1:

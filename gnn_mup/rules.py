@@ -10,6 +10,7 @@ factor for the place of a tensor. `docs/rules.md` derives each row. Two forms ex
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -161,7 +162,12 @@ class Spot:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A tensor beside its base: target over base for every size, 1 where nothing grows."""
+    """A tensor beside its base: target over base for every size, 1 where nothing grows.
+
+    ``query`` is what attention logits have to be multiplied by, where this weight makes the
+    queries and the head dimension grows (`query_factor`): folded into the weight, it acts on the
+    initial scale and Adam's rate once, on SGD's rate twice.
+    """
 
     kind: Kind
     role: Role
@@ -170,6 +176,7 @@ class Ratio:
     depth: float = 1.0
     branches: float = 1.0
     correction: float = 1.0
+    query: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -186,7 +193,7 @@ def init_rms(where: Spot | Ratio) -> float | None:
     """
     row = TABLE[where.kind]
     if isinstance(where, Ratio):
-        return row.relative_init.at(where.fan_in, where.fan_out)
+        return row.relative_init.at(where.fan_in, where.fan_out) * where.query
     return None if row.init is None else row.init.at(where.width, where.fan_in)
 
 
@@ -195,6 +202,7 @@ def lr_factor(where: Spot | Ratio, family: Family) -> float:
     row = TABLE[where.kind]
     if isinstance(where, Ratio):
         size = row.relative_lr[family].at(where.fan_in, where.fan_out)
+        size *= where.query if family is Family.ADAM else where.query**2
     else:
         size = row.lr[family].at(where.width, where.fan_in)
     return size * where.place[family]
@@ -206,7 +214,7 @@ def gradient_scale(where: Spot | Ratio) -> float:
     if isinstance(where, Ratio):
         # A generator's fan-out is D * D, and only one of the two is the width of its output.
         generated = where.kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH)
-        width = where.fan_out**0.5 if generated else where.fan_out
+        width = (where.fan_out**0.5 if generated else where.fan_out) * where.query
     else:
         width = where.width
     scale = 1.0 if where.kind in _FINITE_OUT else 1.0 / width
@@ -238,6 +246,11 @@ def decay_factor(where: Spot | Ratio, optimizer: Optimizer) -> float:
     return _l2_over_gradient(where) / _l2_over_gradient(_reference(where))
 
 
+def query_factor(head_dim: float, base_head_dim: float) -> float:
+    """Attention logits go like 1/d, not 1/sqrt(d): what is missing beside the model's own."""
+    return math.sqrt(base_head_dim / head_dim)
+
+
 def residual_factor(depth: float, base_depth: float | None = None) -> float:
     """What multiplies every residual branch: 1/L, or L0/L with a base."""
     return (1.0 if base_depth is None else base_depth) / depth
@@ -258,7 +271,7 @@ def _l2_over_gradient(where: Spot | Ratio) -> float:
 def _reference(where: Spot | Ratio) -> Spot | Ratio:
     """The same tensor at the size where a user's coupled decay means what they are used to."""
     if isinstance(where, Ratio):
-        return replace(where, fan_in=1.0, fan_out=1.0, depth=1.0, branches=1.0)
+        return replace(where, fan_in=1.0, fan_out=1.0, depth=1.0, branches=1.0, query=1.0)
     fan_in = where.fan_in
     if where.kind in _FAN_IN_GROWS:
         fan_in *= REFERENCE_WIDTH / where.width

@@ -387,6 +387,14 @@ def shown(code: CodeType, edits: Iterable[SourceEdit], factor: str) -> tuple[str
             if which == 0 and isinstance(node, ast.AugAssign):
                 return before, f"{ast.unparse(left)} = {parts[0]} {sign[0]} {parts[1]}"
             return before, f"{parts[0]} {sign} {parts[1]}"
+    if isinstance(node, ast.Call) and edits[0].action != "result":
+        call: Any = copy.deepcopy(node)
+        for edit in edits:
+            change = _element if edit.action.startswith("element") else _called
+            call = change(call, int(edit.action[7:]), _name("FACTOR"))
+        number = factor.strip().replace("/ ", "1 / ").removeprefix("* ")
+        text = ast.unparse(call).replace(" * FACTOR", factor).replace("FACTOR", number)
+        return before, text
     return before, f"({before}){factor}"
 
 

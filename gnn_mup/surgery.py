@@ -21,10 +21,11 @@ from .source import FACTOR, HELPERS, SKIP, SourceEdit, edited
 
 GAMMA = "_gnn_mup_inverse_gamma"
 OUTPUT = "_gnn_mup_output_factor"
+QUERY = "_gnn_mup_query_factor"
 BASE = "_gnn_mup_base_class"
 
-Recipe = tuple[tuple[tuple[str, tuple[SourceEdit, ...]], ...], bool, bool]
-"""Which methods are edited where, whether aggregations are scaled, whether the output is."""
+Recipe = tuple[tuple[tuple[str, tuple[SourceEdit, ...]], ...], bool, bool, bool]
+"""Which methods are edited where; whether aggregations, the output, packed queries are scaled."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,12 @@ class Operation:
     edits: tuple[tuple[str, tuple[SourceEdit, ...]], ...] = ()
     gamma: bool = False
     output: bool = False
+    query: bool = False
     floats: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
 
     @property
     def recipe(self) -> Recipe:
-        return (self.edits, self.gamma, self.output)
+        return (self.edits, self.gamma, self.output, self.query)
 
 
 def operate(model: nn.Module, operations: Iterable[Operation]) -> None:
@@ -49,7 +51,7 @@ def operate(model: nn.Module, operations: Iterable[Operation]) -> None:
         module = model.get_submodule(operation.module)
         cls: Any = None
         base: Any = type(module)
-        if operation.edits or operation.gamma or operation.output:
+        if any(operation.recipe):
             cls = transferred_class(base, operation.recipe)
         ready.append((module, cls, dict(operation.floats)))
     for module, cls, floats in ready:
@@ -71,7 +73,7 @@ def restore(model: nn.Module) -> None:
 @functools.cache
 def transferred_class(base: Any, recipe: Recipe) -> Any:
     """A subclass that runs the same code with the factors in it; one for each recipe."""
-    edits, gamma, output = recipe
+    edits, gamma, output, query = recipe
     body: dict[str, Any] = {
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
@@ -83,11 +85,18 @@ def transferred_class(base: Any, recipe: Recipe) -> Any:
     body.update(HELPERS if edits else {})
     for name, changes in edits:
         body[name] = edited(find_method(base, name), changes)
+    if edits and issubclass(base, nn.TransformerEncoderLayer):
+        # In eval mode its forward hands all to one fused operation, past the edited sums, unless
+        # this attribute is 0; a property goes before the instance's own value.
+        body["activation_relu_or_gelu"] = property(lambda self: 0)
     if gamma:
         for name in ("aggregate", "message_and_aggregate"):
             body[name] = _scaled_method(getattr(base, name), GAMMA)
     if output:
         body["forward"] = _scaled_method(base.forward, OUTPUT)
+    if query:
+        for name in ("in_proj_weight", "in_proj_bias"):
+            body[name] = property(functools.partial(_scaled_queries, name))
     return type(base)(base.__name__, (base,), body)
 
 
@@ -99,6 +108,15 @@ def _scaled_method(method: Callable[..., Any], factor: str) -> Callable[..., Any
         return method(self, *args, **kwargs) * getattr(self, factor)
 
     return scaled
+
+
+def _scaled_queries(name: str, module: nn.Module) -> Any:
+    """The first third of a packed projection makes the queries."""
+    packed = module._parameters[name]
+    if packed is None:
+        return None
+    third = packed.size(0) // 3
+    return torch.cat([packed[:third] * getattr(module, QUERY), packed[third:]])
 
 
 def _reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:

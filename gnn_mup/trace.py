@@ -99,8 +99,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return leaf
         index, version = tag
         if version != tensor._version and tensor._base is not None:
-            tag = tensor._base.__dict__.get(_TAG)
-            index = tag[0] if tag is not None else index
+            whole = tensor._base.__dict__.get(_TAG)
+            if whole is not None:  # written to through another view: look at it anew
+                index = self._add("alias", tensor, (Ref(whole[0]),), {}).index
+                self._tag(tensor, index)
         return int(index)
 
     def _tag(self, tensor: Tensor, index: int) -> None:
@@ -336,6 +338,7 @@ def trace(
     with ExitStack() as stack:
         stack.enter_context(untouched(model))
         stack.enter_context(torch.no_grad())
+        stack.enter_context(_no_fast_path())
         stack.enter_context(_aggregations(model, recorder))
         if calls:
             stack.enter_context(_calls(model, recorder))
@@ -354,6 +357,17 @@ def trace(
         for tensor in tensors_in((args, kwargs or {})):
             tensor.__dict__.pop(_TAG, None)
     return graph
+
+
+@contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """In eval mode torch's attention layers run as one fused operation that shows nothing."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 @contextmanager

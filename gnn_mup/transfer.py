@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from .assemble import Frame, Placement, assemble
-from .branches import Drafts, draft_branches, draft_messages, gammas
+from .branches import Drafts, draft_branches, draft_messages, draft_queries, gammas
 from .checks import no_depth_limit, warnings_of
 from .errors import AlreadyApplied, NotApplied, SurgeryError, TransferError, TransferWarning
 from .example import Call, as_call
+from .extend import described
 from .groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plan_of
 from .insert import Insertion, depth_of, draft_insertions, insertions
 from .plan import Branch, Plan, Settings, check_patterns, matches, resolve_optimizer
@@ -154,6 +155,7 @@ def make_base_shapes(
         gamma=1.0,
         branches={n: int(p.branches) for n, p in placed.items() if p.branches > 1},
         adds_per_block=_adds_per_block(findings),
+        head_dims={n: p.head_dim for n, p in placed.items() if p.head_dim},
     )
     if savefile is not None:
         save_base_shapes(shapes, Path(savefile))
@@ -171,6 +173,7 @@ class Findings:
     places: Places
     depth: int
     inserted: list[Insertion] = field(default_factory=list)
+    refused: str = ""
 
 
 def _prepare(
@@ -196,6 +199,8 @@ def _prepare(
     found = gammas(findings.residuals, options.gamma, _base_gamma(base))
     messages = draft_messages(drafts, findings.residuals.graph, found)
     notes, alarms = _remarks(findings, placements, options, base)
+    alarms += draft_queries(drafts, placements, base)
+    notes += _contradictions(plan, placements)
     plan = replace(
         plan,
         branches=tuple(branches),
@@ -211,17 +216,24 @@ def _findings(
     model: nn.Module, call: Call, options: Options, base: BaseShapes | None = None
 ) -> Findings:
     residuals = Residuals(trace(model, *call))
-    places = Places(residuals)
+    told = described(model)
+    places = Places(residuals, described=told)
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )
     if residuals.residual or not may_insert or not _insertable(residuals):
         return Findings(residuals, places, residuals.depth)
     deep = Residuals(trace(model, *call, calls=True))
-    found = insertions(model, Places(deep))
+    found = insertions(model, Places(deep, described=told))
+    try:
+        draft_insertions(Drafts(model), found, 1.0)
+    except SurgeryError as error:
+        if options.residual == "insert":
+            raise
+        return Findings(residuals, places, residuals.depth, refused=str(error))
     if not found:
         return Findings(residuals, places, residuals.depth)
-    places = Places(deep, [i.span for i in found])
+    places = Places(deep, [i.span for i in found], told)
     return Findings(deep, places, depth_of(deep.graph, found), found)
 
 
@@ -260,11 +272,18 @@ def _remarks(
     notes = []
     if not places.residuals.residual and not findings.inserted:
         notes += no_depth_limit(places, options.residual)
+        notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
+            findings.refused
+        )
     unused = [n for n, p in placements.items() if not p.used]
     if unused:
         notes.append(f"not used in the traced forward pass: {', '.join(unused)}")
-    if places.graph.unknown:
-        notes.append(f"not understood: {', '.join(places.graph.unknown)}")
+    for operation in dict.fromkeys(places.uses.unknown.values()):
+        names = [n for n, op in places.uses.unknown.items() if op == operation]
+        alarms.append(
+            f"{operation} is not known to the trace; its weights were taken as (out, in): "
+            f"{', '.join(names)}. Say how the layer uses them with @gnn_mup.describes(...)"
+        )
     if base is not None and base.adds_per_block is not None:
         here = _adds_per_block(findings)
         if here is not None and abs(here - base.adds_per_block) > 1e-6:
@@ -273,6 +292,19 @@ def _remarks(
                 "the base: depth transfers only between equal blocks"
             )
     return notes, alarms
+
+
+def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[str]:
+    """Where base and delta show another width type than the flow of data suggested."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, record in plan.params.items() if plan.relative else ():
+        if record.kind is not placements[name].kind and placements[name].used:
+            found.setdefault((record.kind.value, placements[name].kind.value), []).append(name)
+    return [
+        f"base and delta show {shown} where the trace suggests {traced}; the base was followed: "
+        + ", ".join(names)
+        for (shown, traced), names in found.items()
+    ]
 
 
 def _adds_per_block(findings: Findings) -> float | None:

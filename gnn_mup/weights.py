@@ -8,11 +8,12 @@ contraction. Pure: graph -> uses.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from . import ops
+from .extend import Weight
 from .graph import Graph, Node, Ref
 from .lineage import Lineage
 
@@ -38,10 +39,15 @@ class Use:
 class Uses:
     """All uses of all parameters in a graph."""
 
-    def __init__(self, graph: Graph, lineage: Lineage) -> None:
+    def __init__(
+        self, graph: Graph, lineage: Lineage, described: Mapping[str, Weight] | None = None
+    ) -> None:
         self.graph, self.lineage = graph, lineage
+        self.described = described or {}
+        self.unknown: dict[str, str] = {}
         self.axes: dict[int, Axes] = {}
         self.found: list[Use] = []
+        self.picked: set[int] = set()
         for node in graph:
             if node.op == "param":
                 self.axes[node.index] = [
@@ -49,6 +55,8 @@ class Uses:
                 ]
             elif lineage.weight_like(node.index):
                 self.axes[node.index] = self._follow(node)
+                if node.op in ops.GATHER or self.picked.intersection(node.parents):
+                    self.picked.add(node.index)
             elif node.weights and node.data and not (node.op in ops.NORM and node.output):
                 self.found += self._uses(node)
 
@@ -99,7 +107,9 @@ class Uses:
         weights = [i for i, a in enumerate(args) if a is not None and a in self.axes]
         if not weights:
             return
-        if node.op in ("addmm", "addmm_", "baddbmm"):
+        if node.op not in ops.KNOWN:
+            yield from self._opaque(node)
+        elif node.op in ("addmm", "addmm_", "baddbmm"):
             yield from self._product(node, args[1], args[2])
             if 0 in weights:
                 yield from self._vector(node, args[0])
@@ -172,11 +182,10 @@ class Uses:
                 yield Use(name, node.index, "matrix", in_axes, out_axes, fan_in, data)
             return
         generated = self._generated(node)
+        how = "lookup" if weight in self.picked else "vector"
         for name in self._params(weight):
             out_axes = tuple(a for d in axes for a, n in d.get(name, ()) if n > 1)
-            yield Use(
-                name, node.index, "vector", (), out_axes, data=data, bias_of_generated=generated
-            )
+            yield Use(name, node.index, how, (), out_axes, data=data, bias_of_generated=generated)
 
     def _summed_later(self, node: Node) -> set[int]:
         """Dimensions that a sum right behind this node removes."""
@@ -217,6 +226,21 @@ class Uses:
                     yield Use(name, node.index, "matrix", (1,), (0,), fan_in, data)
                 else:
                     yield Use(name, node.index, "vector", (), (0,), data=data)
+
+    def _opaque(self, node: Node) -> Iterator[Use]:
+        """A kernel of somebody's own: as its layer describes it, else as (out, in), with a note."""
+        data = next((p for p in node.parents if p not in self.axes), None)
+        for parent in node.parents:
+            for name in self._params(parent) if parent in self.axes else ():
+                told = self.described.get(name)
+                shape = next(n.shape for n in self.graph if n.param == name)
+                if told is None and len(shape) > 1:
+                    self.unknown[name] = node.op
+                    told = Weight((1,), (0,))
+                told = told or Weight((), tuple(range(len(shape))))
+                how = "matrix" if told.fan_in else "vector"
+                fan_in = math.prod(shape[axis] for axis in told.fan_in)
+                yield Use(name, node.index, how, told.fan_in, told.fan_out, fan_in, data)
 
     def _generated(self, node: Node) -> int:
         """The fan-in of the product in which this layer's output serves as a matrix, or 0."""

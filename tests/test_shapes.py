@@ -17,8 +17,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnn_mup import shapes as shapes_module
+from gnn_mup import initial, safe_yaml, shapefile
 from gnn_mup.depth_match import How, counterparts
 from gnn_mup.errors import BaseShapeError
 from gnn_mup.shapes import (
@@ -206,6 +207,66 @@ def test_scattered_zeros_count() -> None:
     assert tensor_rms(torch.eye(16)) == pytest.approx(0.25)
 
 
+def naive_rms(tensor: torch.Tensor, padding_idx: int | None) -> float:
+    """The definition, on a copy: without the padding row, without zero slices of any axis."""
+    values = tensor.double()
+    if padding_idx is not None:
+        values = torch.cat([values[:padding_idx], values[padding_idx + 1 :]])
+    for axis in range(values.dim()):
+        slices = [one for one in values.unbind(axis) if bool(one.any())]
+        if not slices:
+            return 0.0
+        values = torch.stack(slices, axis)
+    return float(values.square().mean().sqrt())
+
+
+@pytest.mark.parametrize("piece", [1, 7, 50, 2**14])
+@pytest.mark.parametrize("padding_idx", [None, 0, 4])
+@pytest.mark.parametrize("shape", [(9,), (9, 8), (5, 40), (6, 1, 30), (7, 3, 2, 5)])
+def test_rms_by_pieces_is_the_rms(monkeypatch, shape, padding_idx, piece: int) -> None:
+    monkeypatch.setattr(initial, "_PIECE", piece)
+    tensor = torch.randn(shape) * (torch.rand(shape) < 0.7)
+    for axis, size in enumerate(shape):
+        if size > 1:
+            tensor.select(axis, size // 2).zero_()
+    for one in (tensor, tensor.half(), torch.zeros(shape)):
+        expected = pytest.approx(naive_rms(one, padding_idx), rel=1e-12)
+        assert tensor_rms(one, padding_idx) == expected
+        # Not contiguous; the padding row stays on axis 0.
+        swapped = one.movedim(0, -1).contiguous().movedim(-1, 0)
+        assert tensor_rms(swapped, padding_idx) == expected
+
+
+def test_rms_of_nothing_and_of_nan() -> None:
+    assert tensor_rms(torch.ones(0, 3)) == 0.0
+    assert tensor_rms(torch.ones(1, 3), padding_idx=0) == 0.0
+    assert math.isnan(tensor_rms(torch.tensor([[math.nan, 0.0], [0.0, 0.0]])))
+    assert tensor_rms(torch.tensor([[math.nan], [2.0]]), padding_idx=0) == 2.0
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest tensor made, other than views of one."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.own, self.bytes = tensor.untyped_storage().data_ptr(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.untyped_storage().data_ptr() != self.own:
+            self.bytes = max(self.bytes, made.untyped_storage().nbytes())
+        return made
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096), (2**24,), (16, 2**20), (2**20, 16), (1, 8, 2**21)])
+def test_rms_of_a_large_tensor_needs_little_memory(shape: tuple[int, ...]) -> None:
+    tensor = torch.randn(shape)
+    with Largest(tensor) as largest:
+        found = tensor_rms(tensor)
+    assert 0 < largest.bytes <= 0.01 * tensor.nbytes
+    assert found == pytest.approx(float(tensor.double().square().mean().sqrt()), rel=1e-6)
+
+
 def test_padding_row_of_an_embedding_also_when_tied() -> None:
     model = nn.ModuleDict({"table": nn.Embedding(40, 8, padding_idx=3), "read": nn.Linear(8, 40)})
     with torch.no_grad():
@@ -231,11 +292,44 @@ def test_few_elements_give_the_nominal_scale(build, nominal: float) -> None:
     assert sum(rms == pytest.approx(nominal, rel=1e-12) for rms in found) >= 95
 
 
+@pytest.mark.parametrize(
+    ("build", "name", "nominal"),
+    [
+        (lambda: pyg.GATConv(8, 4, heads=2), "att_src", (2 / (2 + 4)) ** 0.5),
+        (lambda: pyg.RGCNConv(8, 16, 5, num_bases=3), "comp", (2 / (5 + 3)) ** 0.5),
+        (lambda: nn.Conv1d(3, 5, 2), "weight", (3 * 6) ** -0.5),
+        (lambda: nn.GRU(3, 4), "weight_ih_l0", (3 * 4) ** -0.5),
+    ],
+)
+def test_few_elements_of_any_library_layer_are_drawn_again(build, name, nominal: float) -> None:
+    found = [initial_rms(build())[name] for _ in range(100)]
+    usual = max(set(found), key=found.count)
+    assert found.count(usual) >= 85
+    assert usual == pytest.approx(nominal, rel=0.1)
+
+
+def test_drawing_again_changes_nothing_and_leaves_other_layers_alone() -> None:
+    class Mine(pyg.GATConv):
+        def reset_parameters(self) -> None:
+            assert not hasattr(self, "built"), "a user's own layer was drawn"
+            super().reset_parameters()
+
+    layer, mine = pyg.GATConv(8, 4, heads=2), Mine(8, 4, heads=2)
+    mine.built = True
+    state, before = torch.get_rng_state(), layer.att_src.clone()
+    assert initial_rms(layer) == initial_rms(layer)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(layer.att_src, before)
+    assert initial_rms(mine)["att_src"] == tensor_rms(mine.att_src)
+
+
 def test_an_initialiser_of_its_own_is_measured() -> None:
-    lin = nn.Linear(4, 8)
+    lin, gat = nn.Linear(4, 8), pyg.GATConv(8, 4, heads=2)
     with torch.no_grad():
         lin.weight.fill_(5.0)
+        gat.att_src.fill_(5.0)
     assert initial_rms(lin)["weight"] == 5.0
+    assert initial_rms(gat)["att_src"] == 5.0
 
 
 def test_nan_is_named() -> None:
@@ -611,7 +705,7 @@ BAD = {
 def test_bad_files(tmp_path, monkeypatch, loader, old, new, message) -> None:
     if not hasattr(yaml, loader):
         pytest.skip("this PyYAML was built without libyaml")
-    monkeypatch.setattr(shapes_module, "_LOADER", getattr(yaml, loader))
+    monkeypatch.setattr(safe_yaml, "_LOADER", getattr(yaml, loader))
     assert old in GOOD
     path = written(tmp_path, GOOD.replace(old, new))
     with pytest.raises(BaseShapeError, match=message) as caught:
@@ -678,7 +772,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_refused(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(shapes_module, "_LIMIT", 100)
+    monkeypatch.setattr(shapefile, "_LIMIT", 100)
     with pytest.raises(BaseShapeError, match="larger than"):
         load_base_shapes(written(tmp_path, GOOD))
 
