@@ -21,7 +21,7 @@ from .plan import Branch, Message
 from .residual import Edit, Residuals
 from .rules import query_factor
 from .source import FACTOR, SourceEdit, function_node, node_at, shown
-from .surgery import GAMMA, OUTPUT, QUERY, Operation, method_of
+from .surgery import GAMMA, OUTPUT, QUERY, Method, Operation, method_of
 
 NORMALISED = 1.5
 """An aggregation that multiplies by less than this counts as normalised."""
@@ -31,7 +31,7 @@ NORMALISED = 1.5
 class Draft:
     """What one module is to get, while it is being collected."""
 
-    edits: dict[str, dict[SourceEdit, float]] = field(default_factory=dict)
+    edits: dict[Method, dict[SourceEdit, float]] = field(default_factory=dict)
     gamma: float | None = None
     output: float | None = None
     query: float | None = None
@@ -50,8 +50,8 @@ class Drafts:
     def of(self, module: str) -> Draft:
         return self.drafts.setdefault(module, Draft())
 
-    def edit(self, site: Site, action: str, factor: float | None, slot: int | None = None) -> str:
-        """Add a source edit for the owner of a site; returns the name of the method."""
+    def edit(self, site: Site, action: str, factor: float | None, slot: int | None = None) -> None:
+        """Add a source edit for the owner of a site."""
         if site.owner is None or site.function is None or site.position is None:
             raise SurgeryError(
                 f"{site.file}:{site.line}: {site.text!r} runs outside any method of the model, "
@@ -69,10 +69,10 @@ class Drafts:
                 "source to edit. Transfer the model before tracing it with fx"
             )
         method = method_of(type(module), site.function)
-        if method in module.__dict__:
+        if method[1] in module.__dict__:
             raise SurgeryError(
-                f"{site.owner or type(module).__name__}: its {method} is set on the object, not on "
-                f"its class (PyG's Sequential does so), and cannot be edited: {site.text!r}. Write "
+                f"{site.owner or type(module).__name__}: its {method[1]} is set on the object, not "
+                f"on its class (PyG's Sequential does so), and cannot be edited: {site.text!r}. Write "
                 "the layers out in a forward, or pass residual='off'"
             )
         changes = self.of(site.owner).edits.setdefault(method, {})
@@ -86,9 +86,8 @@ class Drafts:
                         f"{site.file}:{site.line}: {site.text!r} adds a residual branch in one "
                         "pass and something else in another. Write the two sums on two lines"
                     )
-                return method
+                return
         changes[SourceEdit(site.position, action, slot)] = 0.0 if factor is None else factor
-        return method
 
     def operations(self) -> tuple[Operation, ...]:
         if self.problems:

@@ -69,7 +69,12 @@ def _clone(value: Any) -> Any:
 
 
 def _check(call: Call) -> None:
-    for tensor in tensors_in(call):
+    tensors = list(tensors_in(call))
+    if tensors and all(tensor.numel() == 0 for tensor in tensors):
+        raise TransferError(
+            "the example is an empty graph: nothing can be seen on it. Pass a batch"
+        )
+    for tensor in tensors:
         dense = tensor.is_floating_point() and tensor.layout is torch.strided
         if dense and not bool(torch.isfinite(tensor).all()):
             raise TransferError(
@@ -130,7 +135,8 @@ def probe(model: nn.Module) -> Call:
     """A small graph made from the signature of ``forward`` and the sizes the layers declare."""
     parameters = _signature(model)
     required = _required(parameters)
-    reason = "it takes no arguments"
+    unknown = [n for n in required if _value(_fields(1, 1, 2), n) is None]
+    reason = f"nothing is known of {', '.join(unknown)}" if unknown else "no size fits"
     for call in itertools.islice(_candidates(model, parameters, required), 48):
         try:
             with torch.random.fork_rng(devices=[]), untouched(model), torch.no_grad():

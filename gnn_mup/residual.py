@@ -361,7 +361,8 @@ class Residuals:
                 sides[site] = found.leaves.index(found.stream)
         for found in self.sums:
             side = sides.get(self.graph[found.root].site)
-            if found.kind in ("", "inside a branch") and side is not None and len(found.leaves) == 2:
+            unclaimed = found.kind in ("", "inside a branch") and len(found.leaves) == 2
+            if unclaimed and side is not None:
                 found.kind, found.stream = "residual", found.leaves[side]
                 found.branches = [found.leaves[1 - side]]
                 made, before = self.graph[found.branches[0].node], self.graph[found.stream.node]

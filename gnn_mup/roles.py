@@ -180,10 +180,9 @@ class Places:
         if node.shape[-1:] == (1,) or self._last.get(node.index, False):
             return True
         data = self._data_of(node)
-        if data is not None and self.finite[data.index] and node.shape[-1] != self.width:
-            if node.shape[-1] in self._input_sizes:
-                return True  # bound to the size of the input: GraphSAGE's projection, PNA's towers
-        return self._weighs(node)
+        raw = data is not None and self.finite[data.index] and node.shape[-1] != self.width
+        # Bound to the size of the input: GraphSAGE's projection, PNA's towers.
+        return (raw and node.shape[-1] in self._input_sizes) or self._weighs(node)
 
     @cached_property
     def _input_sizes(self) -> set[int]:

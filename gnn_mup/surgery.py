@@ -24,7 +24,10 @@ OUTPUT = "_gnn_mup_output_factor"
 QUERY = "_gnn_mup_query_factor"
 BASE = "_gnn_mup_base_class"
 
-Recipe = tuple[tuple[tuple[str, tuple[SourceEdit, ...]], ...], bool, bool, bool]
+Method = tuple[int, str]
+"""A method: the place of the class that defines it in the order of inheritance, and its name."""
+Edits = tuple[tuple[Method, tuple[SourceEdit, ...]], ...]
+Recipe = tuple[Edits, bool, bool, bool]
 """Which methods are edited where; whether aggregations, the output, packed queries are scaled."""
 
 
@@ -33,7 +36,7 @@ class Operation:
     """All that happens to one module: a new class and the floats it reads."""
 
     module: str
-    edits: tuple[tuple[str, tuple[SourceEdit, ...]], ...] = ()
+    edits: Edits = ()
     gamma: bool = False
     output: bool = False
     query: bool = False
@@ -83,8 +86,14 @@ def transferred_class(base: Any, recipe: Recipe) -> Any:
         "_gnn_mup_recipe": recipe,
     }
     body.update(HELPERS if edits else {})
-    for name, changes in edits:
-        body[name] = edited(find_method(base, name), changes)
+    between: dict[int, dict[str, Any]] = {}
+    for (level, name), changes in edits:
+        owner = base.__mro__[level]
+        method = edited(owner.__dict__[name], changes)
+        if find_method(base, name) is owner.__dict__[name]:
+            body[name] = method
+        else:  # reached through super(): a class right before its owner answers instead
+            between.setdefault(level, {})[name] = method
     if edits and issubclass(base, nn.TransformerEncoderLayer):
         # In eval mode its forward hands all to one fused operation, past the edited sums, unless
         # this attribute is 0; a property goes before the instance's own value.
@@ -97,7 +106,12 @@ def transferred_class(base: Any, recipe: Recipe) -> Any:
     if query:
         for name in ("in_proj_weight", "in_proj_bias"):
             body[name] = property(functools.partial(_scaled_queries, name))
-    return type(base)(base.__name__, (base,), body)
+    owners = [base.__mro__[level] for level in sorted(between)]
+    parents = [
+        type(owner)(owner.__name__, (owner,), between[base.__mro__.index(owner)])
+        for owner in owners
+    ]
+    return type(base)(base.__name__, (base, *parents), body)
 
 
 def _scaled_method(method: Callable[..., Any], factor: str) -> Callable[..., Any]:
@@ -140,21 +154,14 @@ def find_method(cls: type, name: str) -> FunctionType:
     raise SurgeryError(f"{cls.__name__} has no method {name} in Python")
 
 
-def method_of(cls: type, code: CodeType) -> str:
-    """The name under which a class has the method with this code, decorated or not."""
-    for owner in cls.__mro__:
+def method_of(cls: type, code: CodeType) -> Method:
+    """Where a class has the method with this code, decorated or not."""
+    for level, owner in enumerate(cls.__mro__):
         for name, value in owner.__dict__.items():
             function = value
             while isinstance(function, FunctionType):
                 if function.__code__ is code:
-                    if find_method(cls, name) is not value:
-                        raise SurgeryError(
-                            f"{owner.__name__}.{name} is called through super() from "
-                            f"{cls.__name__}.{name}; its sum at line {code.co_firstlineno} cannot "
-                            "be scaled for this class alone. Write 1/L there and pass "
-                            "residual='off'"
-                        )
-                    return name
+                    return level, name
                 function = getattr(function, "__wrapped__", None)
     raise SurgeryError(
         f"{code.co_filename}:{code.co_firstlineno}: {code.co_qualname} adds a residual branch but "

@@ -67,7 +67,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Mark a tensor of the example as data."""
         if id(tensor) not in self.leaves:
             node = self._leaf(tensor, "input")
-            if node.floating:
+            if node.floating and tensor.layout is torch.strided:  # an adjacency is no feature
                 node.rms = rms(tensor)
 
     def _add(self, op: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Node:
@@ -293,7 +293,8 @@ def rms(tensor: Tensor) -> float:
         return 0.0
     values = tensor.detach()
     if values.layout is not torch.strided:
-        return math.sqrt(float(values._values().float().square().sum()) / values.numel())
+        stored = values._values() if values.layout is torch.sparse_coo else values.values()
+        return math.sqrt(float(stored.float().square().sum()) / values.numel())
     return float(values.float().square().mean().sqrt().item())
 
 

@@ -593,6 +593,7 @@ def test_what_the_file_looks_like(tmp_path: Path) -> None:
         "adds_per_block: null",
         "branches: {}",
         "tuned: {}",
+        "head_dims: {}",
         "tensors:",
         "  convs.0.lin.weight: {base: [64, 11], grows: [true, false], rms: 1.0e-05}",
         '  "0": {base: [null, 64], grows: [false, true], rms: null}',
