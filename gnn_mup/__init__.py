@@ -1,5 +1,6 @@
 """Hyperparameter transfer for graph neural networks, as a plugin for models that exist."""
 
+from .checkpoint import load, save
 from .errors import (
     AlreadyApplied,
     BaseShapeError,
@@ -12,6 +13,7 @@ from .errors import (
     TransferWarning,
 )
 from .extend import Weight, describes
+from .fold import FoldReport, fold_transfer
 from .groups import TransferGroups, clip_grad_norm_, transfer_groups
 from .measure import measure_correction, measure_gamma, tau_epoch, weight_decay_from_tau
 from .plan import Plan
@@ -25,6 +27,7 @@ __all__ = [
     "BaseShapeError",
     "BaseShapes",
     "ExampleNeeded",
+    "FoldReport",
     "NotApplied",
     "Plan",
     "StaleGroups",
@@ -37,12 +40,15 @@ __all__ = [
     "apply_transfer",
     "clip_grad_norm_",
     "describes",
+    "fold_transfer",
+    "load",
     "load_base_shapes",
     "make_base_shapes",
     "measure_correction",
     "measure_gamma",
     "plan_transfer",
     "remove_transfer",
+    "save",
     "save_base_shapes",
     "tau_epoch",
     "transfer_groups",

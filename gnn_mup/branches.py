@@ -16,7 +16,7 @@ from . import ops
 from .assemble import Placement
 from .base import BaseShapes
 from .errors import SurgeryError
-from .graph import Aggregation, Graph, Site
+from .graph import Aggregation, Graph, Position, Site
 from .plan import Branch, Message
 from .residual import Edit, Residuals
 from .rules import query_factor
@@ -46,6 +46,8 @@ class Drafts:
         self.modules = dict(model.named_modules())
         self.drafts: dict[str, Draft] = {}
         self.problems: list[str] = []
+        self.slots: dict[tuple[str, Position, str], str] = {}
+        self.scaled: dict[tuple[str, Position, str], list[tuple[int, int]]] = {}
 
     def of(self, module: str) -> Draft:
         return self.drafts.setdefault(module, Draft())
@@ -72,8 +74,8 @@ class Drafts:
         if method[1] in module.__dict__:
             raise SurgeryError(
                 f"{site.owner or type(module).__name__}: its {method[1]} is set on the object, not "
-                f"on its class (PyG's Sequential does so), and cannot be edited: {site.text!r}. Write "
-                "the layers out in a forward, or pass residual='off'"
+                f"on its class (PyG's Sequential does so), and cannot be edited: {site.text!r}. "
+                "Write the layers out in a forward, or pass residual='off'"
             )
         changes = self.of(site.owner).edits.setdefault(method, {})
         slot = len(changes) if slot is None else slot
@@ -104,6 +106,7 @@ class Drafts:
                         continue
                     slot = len([k for k in floats if k.startswith(FACTOR.format(""))])
                     floats[FACTOR.format(slot)] = factor
+                    self.slots[name, edit.position, edit.action] = FACTOR.format(slot)
                     ordered.append(SourceEdit(edit.position, edit.action, slot))
                 edits.append((method, tuple(ordered)))
             if draft.gamma is not None:
@@ -162,6 +165,9 @@ def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
     if edit.operand is not None and edit.what == "residual branch":
         action = _in_a_list(graph, edit, site, action)
     drafts.edit(site, action, edit.factor)
+    if edit.operand is not None and site.owner is not None and site.position is not None:
+        pair = (edit.add, graph[edit.add].args[edit.operand].node)
+        drafts.scaled.setdefault((site.owner, site.position, action), []).append(pair)
 
 
 def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 
-def _names(text: str) -> frozenset[str]:
+def names(text: str) -> frozenset[str]:
+    """A set of names from a text, one word each."""
     return frozenset(text.split())
 
 
-SHAPE_ONLY = _names("""
+SHAPE_ONLY = names("""
     new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like
     full_like rand_like randn_like randint_like bernoulli bernoulli_ normal_ uniform_ zero_
     fill_ random_ exponential_ zeros ones empty full arange rand randn randint eye linspace
@@ -15,7 +16,7 @@ SHAPE_ONLY = _names("""
 """)
 """They take at most a shape from their tensors: no lineage."""
 
-ALIAS = _names("""
+ALIAS = names("""
     view _unsafe_view reshape clone contiguous detach alias lift_fresh lift_fresh_copy
     unsqueeze unsqueeze_ squeeze squeeze_ permute transpose transpose_ t expand expand_as
     _to_copy to type_as flatten _reshape_alias view_as detach_ _conj movedim
@@ -23,12 +24,12 @@ ALIAS = _names("""
 """)
 """The same numbers, perhaps in another shape."""
 
-PICK = _names("""
+PICK = names("""
     select slice split split_with_sizes unsafe_split unsafe_split_with_sizes chunk unbind narrow
 """)
 """A part of the numbers."""
 
-UNARY = _names("""
+UNARY = names("""
     relu relu_ gelu gelu_ silu silu_ elu elu_ selu selu_ celu leaky_relu leaky_relu_ tanh tanh_
     sigmoid sigmoid_ hardtanh hardtanh_ hardswish softplus mish log_sigmoid_forward relu6
     threshold threshold_ exp exp_ log sin cos sqrt rsqrt abs neg pow pow_ clamp clamp_
@@ -38,7 +39,7 @@ UNARY = _names("""
 """)
 """Elementwise in their first argument."""
 
-NORM = _names("""
+NORM = names("""
     native_layer_norm native_batch_norm native_group_norm _native_batch_norm_legit
     _native_batch_norm_legit_no_training native_batch_norm_no_training cudnn_batch_norm
     _batch_norm_with_update _batch_norm_no_update _fused_rms_norm rms_norm layer_norm
@@ -46,24 +47,24 @@ NORM = _names("""
 """)
 """Normalisations that are one operation; the features are their first argument."""
 
-ADD = _names("add add_ sub sub_")
-MUL = _names("mul mul_ div div_")
+ADD = names("add add_ sub sub_")
+MUL = names("mul mul_ div div_")
 
-CONTRACTION = _names("mm addmm addmm_ bmm baddbmm mv addmv dot convolution _convolution")
+CONTRACTION = names("mm addmm addmm_ bmm baddbmm mv addmv dot convolution _convolution")
 
-SCATTER = _names("""
+SCATTER = names("""
     scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_
     index_reduce index_reduce_ scatter scatter_ segment_reduce _segment_reduce
     torch_scatter.scatter_sum torch_scatter.scatter_mean torch_scatter.scatter_max
     torch_scatter.segment_sum_csr torch_scatter.segment_mean_csr torch_scatter.segment_sum_coo
 """)
 
-SPARSE = _names("""
+SPARSE = names("""
     _sparse_mm _sparse_mm_reduce_impl _sparse_addmm sparse_mm spmm torch_sparse.spmm_sum
     torch_sparse.spmm_mean torch_sparse.spmm_min torch_sparse.spmm_max
 """)
 
-ATTENTION = _names("""
+ATTENTION = names("""
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
     _scaled_dot_product_efficient_attention _scaled_dot_product_attention_math
     _scaled_dot_product_cudnn_attention _native_multi_head_attention
@@ -71,15 +72,15 @@ ATTENTION = _names("""
     _scaled_dot_product_fused_attention_overrideable flex_attention
 """)
 
-GATHER = _names("index_select index gather embedding take take_along_dim")
+GATHER = names("index_select index gather embedding take take_along_dim")
 
-RECURRENT = _names("""
+RECURRENT = names("""
     lstm gru rnn_tanh rnn_relu mkldnn_rnn_layer _thnn_fused_lstm_cell _thnn_fused_gru_cell
     lstm_cell gru_cell quantized_lstm
 """)
 
 
-PLAIN = _names("""
+PLAIN = names("""
     cat stack where sum mean amax amin max min std var norm linalg_vector_norm cumsum prod
     maximum minimum lerp addcmul addcdiv softmax _softmax masked_select index_put index_put_ copy_
     index_copy index_copy_ masked_scatter slice_scatter select_scatter constant_pad_nd roll flip

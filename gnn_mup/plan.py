@@ -129,6 +129,17 @@ class Message:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """A factor on a module, and the parameters it can be baked into, or why it cannot."""
+
+    module: str
+    attribute: str
+    factor: float
+    params: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Plan:
     """What `apply_transfer` found, what it changes, and why. Print it."""
 
@@ -143,6 +154,7 @@ class Plan:
     relative: bool = False
     base_depth: int | None = None
     inserted: bool = False
+    folds: tuple[Fold, ...] = ()
 
     @property
     def gamma(self) -> float:
@@ -163,6 +175,14 @@ class Plan:
             for name, record in self.params.items()
         }
         return replace(self, settings=settings, params=params)
+
+    def with_folds(self, kept: tuple[Fold, ...], factors: Mapping[str, float]) -> Plan:
+        """The plan after some factors were baked into weights, which removal has to undo too."""
+        params = {
+            name: replace(r, init_factor=r.init_factor * factors.get(name, 1.0))
+            for name, r in self.params.items()
+        }
+        return replace(self, params=params, folds=kept)
 
     def scaled_branches(self) -> tuple[Branch, ...]:
         return tuple(b for b in self.branches if b.factor != 1.0)
@@ -274,6 +294,7 @@ __all__ = [
     "OPTIMIZERS",
     "Branch",
     "Family",
+    "Fold",
     "Message",
     "ParamRecord",
     "Plan",

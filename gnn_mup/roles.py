@@ -168,10 +168,10 @@ class Places:
             return False
         if self.lineage.contractions >> node.index & 1:
             return self._finite_out(node)
-        summed = [u for u in self._uses_at(node.index) if u.how == "matrix"]
+        summed = [u for u in self.uses_at(node.index) if u.how == "matrix"]
         if summed:
             return True  # an attention vector: one number a head
-        if any(u.how == "lookup" for u in self._uses_at(node.index)):
+        if any(u.how == "lookup" for u in self.uses_at(node.index)):
             return node.shape[-1:] == (1,)
         parents = [p for p in node.parents if self.graph[p].data and self.graph[p].floating]
         return all(self.finite[p] for p in parents)
@@ -220,7 +220,7 @@ class Places:
             grouped.setdefault(use.node, []).append(use)
         return grouped
 
-    def _uses_at(self, index: int) -> list[Use]:
+    def uses_at(self, index: int) -> list[Use]:
         return self._by_node.get(index, [])
 
     # -- attention ------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Places:
                 continue
             query, key = (self._made_by(index) for index in pair)
             size = self.graph[pair[0]].shape[-1]
-            for use in self._uses_at(query) if query is not None else ():
+            for use in self.uses_at(query) if query is not None else ():
                 if use.how in ("matrix", "vector"):
                     found[use.param] = (size, query == key)
         return found
@@ -402,7 +402,7 @@ class Places:
             return True
         return any(
             use.how == "matrix" and use.data is not None and not self.finite[use.data]
-            for use in self._uses_at(index)
+            for use in self.uses_at(index)
         )
 
 

@@ -17,6 +17,7 @@ from .checks import no_depth_limit, warnings_of
 from .errors import AlreadyApplied, NotApplied, SurgeryError, TransferError, TransferWarning
 from .example import Call, as_call
 from .extend import described
+from .fold import find_folds
 from .groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plan_of
 from .insert import Insertion, depth_of, draft_insertions, insertions
 from .plan import Branch, Plan, Settings, check_patterns, matches, resolve_optimizer
@@ -201,15 +202,17 @@ def _prepare(
     notes, alarms = _remarks(findings, placements, options, base)
     alarms += draft_queries(drafts, placements, base)
     notes += _contradictions(plan, placements)
+    operations = drafts.operations()
     plan = replace(
         plan,
+        folds=find_folds(drafts, findings.places, found),
         branches=tuple(branches),
         messages=tuple(messages),
         warnings=tuple(alarms),
         notes=tuple(notes),
         inserted=bool(findings.inserted),
     )
-    return plan, drafts.operations()
+    return plan, operations
 
 
 def _findings(

@@ -1,0 +1,110 @@
+"""A trained transferred model leaves as an ordinary one, and checkpoints know what they hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, TransformerConv
+
+from gnn_mup import TransferError, apply_transfer, fold_transfer, load, remove_transfer, save
+
+X, EDGES = torch.randn(14, 5), torch.randint(0, 14, (2, 60))
+
+
+class Net(nn.Module):
+    """One layer a block, its branch ending as told."""
+
+    def __init__(self, conv: str = "gcn", ends_in: str = "conv", width: int = 16) -> None:
+        super().__init__()
+        make = {
+            "gcn": lambda: GCNConv(width, width),
+            "graph": lambda: GraphConv(width, width),
+            "gin": lambda: GINConv(nn.Sequential(nn.Linear(width, width))),
+            "transformer": lambda: TransformerConv(width, width // 2, 2),
+        }[conv]
+        self.ends_in = ends_in
+        self.encoder = nn.Linear(5, width)
+        self.convs = nn.ModuleList(make() for _ in range(4))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(4))
+        self.decoder = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.encoder(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            h = conv(x, edge_index)
+            if self.ends_in == "relu":
+                h = F.relu(h)
+            elif self.ends_in == "norm":
+                h = F.dropout(F.relu(norm(h)), 0.1, self.training)
+            elif self.ends_in == "gelu":
+                h = F.gelu(h)
+            x = x + h
+        return self.decoder(x)
+
+
+def trained(model: nn.Module) -> nn.Module:
+    """A few steps, so that nothing is as it was drawn."""
+    optimizer = torch.optim.Adam(apply_transfer(model, (X, EDGES), lr=0.1))
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(X, EDGES).square().mean().backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize("ends_in", ["conv", "relu", "norm"])
+@pytest.mark.parametrize("conv", ["gcn", "graph", "transformer"])
+def test_factors_are_baked_in(conv: str, ends_in: str) -> None:
+    model = trained(Net(conv, ends_in))
+    before = model(X, EDGES)
+    report = fold_transfer(model)
+    assert report.complete, str(report)
+    assert type(model) is Net
+    assert not [k for m in model.modules() for k in m.__dict__ if "gnn_mup" in k]
+    torch.testing.assert_close(model(X, EDGES), before, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("conv", "ends_in", "words"),
+    [("gcn", "gelu", "gelu does not commute"), ("gin", "conv", "used elsewhere")],
+)
+def test_what_cannot_be_baked_in_stays_and_is_named(conv: str, ends_in: str, words: str) -> None:
+    model = trained(Net(conv, ends_in))
+    before = model(X, EDGES)
+    report = fold_transfer(model)
+    assert not report.complete
+    assert words in str(report)
+    torch.testing.assert_close(model(X, EDGES), before, rtol=1e-5, atol=1e-6)
+    remove_transfer(model)  # what is left can still be undone
+
+
+def test_checkpoints_go_back_where_they_belong(tmp_path) -> None:
+    path = tmp_path / "model.pt"
+    model = trained(Net())
+    save(model, path)
+    other = Net()
+    with pytest.raises(TransferError, match=r"this one is not: call apply_transfer"):
+        load(other, path)
+    apply_transfer(other, (X, EDGES))
+    torch.testing.assert_close(load(other, path).eval()(X, EDGES), model(X, EDGES))
+    deeper = Net()
+    apply_transfer(deeper, (X, EDGES), depth=9)
+    with pytest.raises(TransferError, match=r"the factors differ at 1 places"):
+        load(deeper, path)
+    save(Net(), path)
+    with pytest.raises(TransferError, match="not transferred, and this one is"):
+        load(other, path)
+
+
+def test_other_files_are_refused(tmp_path) -> None:
+    path = tmp_path / "x.pt"
+    with pytest.raises(TransferError, match="cannot be read"):
+        load(Net(), path)
+    path.write_text("no checkpoint")
+    with pytest.raises(TransferError, match=r"not a checkpoint|cannot be read"):
+        load(Net(), path)
+    torch.save(Net().state_dict(), path)
+    with pytest.raises(TransferError, match=r"not written by gnn_mup\.save"):
+        load(Net(), path)
