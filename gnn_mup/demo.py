@@ -171,8 +171,8 @@ def _verdict(losses: Losses, sizes: tuple[tuple[int, int], ...]) -> tuple[str, b
     words = (
         f"Trained at the learning rate that is best at width {w0}, depth {d0}, the model of width "
         f"{w1},\n   depth {d1} ends at loss {standard:.3g} as it is (its own best: {own:.3g}), so "
-        f"it would have to be tuned again.\n   After apply_transfer it ends at {moved:.3g} (its own "
-        f"best: {own_moved:.3g})."
+        "it would have to be tuned again.\n   After apply_transfer it ends at "
+        f"{moved:.3g} (its own best: {own_moved:.3g})."
     )
     return f"   {words}", moved <= 1.1 * own_moved
 
