@@ -142,9 +142,12 @@ class Lineage:
         for other in self.graph.members(node.ancestors):
             if other.op in ops.GATHER and other.floating and len(other.parents) > 1:
                 gathered = other.parents[-1]
-                ends = [self.graph[self.origin(i)[0]] for i in (gathered, index)]
-                other_end = ends[0] is not ends[1] and ends[0].shape[-1:] == ends[1].shape[-1:]
-                if other_end and self._inputs(gathered) & roots:
+                source, target = (self.graph[self.origin(i)[0]] for i in (gathered, index))
+                apart = source is not target and not target.ancestors & source.bit
+                if not apart or source.shape[-1:] != target.shape[-1:]:
+                    continue
+                same_edges = bool(self._inputs(gathered) & roots)
+                if same_edges or self.graph[other.parents[0]].shape[:1] == node.shape[:1]:
                     return True
         return False
 

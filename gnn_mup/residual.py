@@ -170,8 +170,9 @@ class Residuals:
         if not skips:
             found.kind = self._without_skip(found, carriers)
             return
-        latest = max(skips, key=lambda leaf: leaf.origin)
-        others = [leaf for leaf in skips if leaf is not latest]
+        whole_skips = [leaf for leaf in skips if abs(leaf.coefficient - 1.0) <= 1e-6]
+        latest = max(whole_skips or skips, key=lambda leaf: leaf.origin)
+        others = [leaf for leaf in whole_skips or skips if leaf is not latest]
         if any(latest in made_from[leaf.origin] for leaf in others):
             found.kind = "sum over layers"
             return
@@ -189,12 +190,25 @@ class Residuals:
             found.kind = "skip from the input"
         else:
             found.kind = "residual"
+            found.branches = found.branches + self._propagated(latest, found, leaves)
             between = self.graph.between(latest.origin, found.root)
             made = 0
             for branch in found.branches:
                 made |= self.graph[branch.node].ancestors | self.graph[branch.node].bit
             reach = between or self.graph[found.root].ancestors
             found.mixes = bool(reach & made & self.lineage.mixing)
+
+    def _propagated(self, stream: Leaf, found: Sum, leaves: dict[int, Leaf]) -> list[Leaf]:
+        """Summands that neighbours' features come in by without a weight (GCNII's support): they
+        belong to the branch of the step that has one."""
+        return [
+            leaf
+            for leaf in leaves.values()
+            if leaf is not stream
+            and leaf not in found.branches
+            and not self.lineage.carried[leaf.node] >> stream.origin & 1
+            and self.graph.between(stream.origin, leaf.node) & self.lineage.mixing
+        ]
 
     def _gated(self, index: int) -> bool:
         """Whether a sum goes nowhere but into products with other data (a GRU's update)."""
@@ -358,9 +372,10 @@ class Residuals:
         for found in self.residual:
             site = self.graph[found.root].site
             if site is not None and found.stream is not None and len(found.leaves) == 2:
-                sides[site] = found.leaves.index(found.stream)
+                sides[site.code, site.lasti] = found.leaves.index(found.stream)
         for found in self.sums:
-            side = sides.get(self.graph[found.root].site)
+            site = self.graph[found.root].site
+            side = sides.get((site.code, site.lasti)) if site is not None else None
             unclaimed = found.kind in ("", "inside a branch") and len(found.leaves) == 2
             if unclaimed and side is not None:
                 found.kind, found.stream = "residual", found.leaves[side]

@@ -100,8 +100,12 @@ def parsed(file: str) -> ast.Module:
 
 def function_node(code: CodeType) -> ast.FunctionDef:
     """The definition in its file that a code object was compiled from."""
-    file = code.co_filename
-    return _definition(parsed(file), file, code.co_name, code.co_firstlineno)
+    return _located(parsed(code.co_filename), code.co_filename, code.co_name, code.co_firstlineno)
+
+
+@functools.lru_cache(maxsize=256)
+def _located(tree: ast.Module, file: str, name: str, line: int) -> ast.FunctionDef:
+    return _definition(tree, file, name, line)
 
 
 def _definition(tree: ast.Module, file: str, name: str, line: int) -> ast.FunctionDef:
@@ -315,7 +319,7 @@ def _compiled(file: str, stamp: int, key: tuple[Any, ...]) -> CodeType:
     """A whole file, since what a name is bound to at its top changes the code of its functions."""
     tree: ast.Module = parsed(file)
     if key:
-        tree = copy.deepcopy(tree)
+        tree = ast.parse("".join(linecache.getlines(file)))  # faster than a copy
         name, line, edits = key
         definition = _definition(tree, file, name, line)
         rewriter = _Rewriter(edits, definition.args)
@@ -324,7 +328,7 @@ def _compiled(file: str, stamp: int, key: tuple[Any, ...]) -> CodeType:
         if missing := set(edits) - rewriter.done:
             first = min(edit.position.line for edit in missing)
             raise SurgeryError(f"{file}:{first}: the expression could not be found")
-        ast.fix_missing_locations(tree)
+        ast.fix_missing_locations(definition)
     return compile(tree, file, "exec", dont_inherit=True)
 
 

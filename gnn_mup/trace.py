@@ -8,12 +8,14 @@ operation says what it writes to. No hooks are left, nothing is patched.
 from __future__ import annotations
 
 import math
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -299,16 +301,22 @@ def rms(tensor: Tensor) -> float:
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Whatever a forward pass changes is put back: buffers, random state, gradients' absence."""
+def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
+    """Whatever a forward pass changes is put back: buffers, random state, gradients' absence, and
+    attributes of modules (the cached edges of `GCNConv(cached=True)`)."""
+    dicts = [(m, dict(vars(m))) for m in model.modules()] if attributes else []
     buffers = {id(b): (b, b.detach().clone()) for b in model.buffers()}
     versions = [(m, m.__dict__.get("_buffers", {}).copy()) for m in model.modules()]
     flags = [(m, m.training) for m in model.modules()]
+    other = random.getstate(), np.random.get_state()
     cpu = torch.random.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
+        for module, own in dicts:
+            vars(module).clear()
+            vars(module).update(own)
         with torch.no_grad():
             for module, registered in versions:
                 module._buffers.clear()
@@ -318,6 +326,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(value)
         for module, training in flags:
             module.training = training
+        random.setstate(other[0])
+        np.random.set_state(other[1])
         torch.random.set_rng_state(cpu)
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
