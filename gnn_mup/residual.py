@@ -329,7 +329,16 @@ class Residuals:
                 outer.kind = "long skip"
             else:
                 for found in inside:
-                    found.kind = "inside a branch"
+                    if not self._broadcast_by(found, outer):
+                        found.kind = "inside a branch"
+
+    def _broadcast_by(self, inner: Sum, outer: Sum) -> bool:
+        """Whether the outer sum adds the inner one, gathered: a virtual node's own stream."""
+        carried = self.lineage.carried
+        leaves = [self.graph[branch.origin] for branch in outer.branches]
+        return any(
+            leaf.op in ops.GATHER and carried[leaf.parents[0]] >> inner.root & 1 for leaf in leaves
+        )
 
     def _inside(self, inner: Sum, outer: Sum) -> bool:
         assert outer.stream is not None
