@@ -1,5 +1,8 @@
 """Hyperparameter transfer for graph neural networks, as a plugin for models that exist."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .checkpoint import load, save
 from .errors import (
     AlreadyApplied,
@@ -20,13 +23,36 @@ from .plan import Plan
 from .shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .transfer import apply_transfer, make_base_shapes, plan_transfer, remove_transfer
 
+if TYPE_CHECKING:
+    from .diagnostics.coord_check import assert_transfers, coord_check
+    from .diagnostics.fit import Fit
+    from .diagnostics.sweep import sweep
+    from .diagnostics.tune import tune
+
 __version__ = "0.1.0"
+
+_LATER = {
+    "assert_transfers": "coord_check",
+    "coord_check": "coord_check",
+    "Fit": "fit",
+    "sweep": "sweep",
+    "tune": "tune",
+}
+"""Diagnostics are imported when they are used, so that importing gnn_mup stays cheap."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return getattr(import_module(f".diagnostics.{_LATER[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AlreadyApplied",
     "BaseShapeError",
     "BaseShapes",
     "ExampleNeeded",
+    "Fit",
     "FoldReport",
     "NotApplied",
     "Plan",
@@ -38,7 +64,9 @@ __all__ = [
     "TransferWarning",
     "Weight",
     "apply_transfer",
+    "assert_transfers",
     "clip_grad_norm_",
+    "coord_check",
     "describes",
     "fold_transfer",
     "load",
@@ -50,7 +78,9 @@ __all__ = [
     "remove_transfer",
     "save",
     "save_base_shapes",
+    "sweep",
     "tau_epoch",
     "transfer_groups",
+    "tune",
     "weight_decay_from_tau",
 ]

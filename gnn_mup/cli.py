@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import json
 import math
 import os
@@ -274,10 +275,99 @@ def _correction(parser: argparse.ArgumentParser) -> Run:
     return run
 
 
+def _coord_check(parser: argparse.ArgumentParser) -> Run:
+    """do updates keep their size over width and depth? pass or fail, and which layer"""
+    parser.add_argument("factory", help=f"called with a width (and a depth), makes a model: {HERE}")
+    parser.add_argument("--widths", type=_sizes, required=True, metavar="64,128,256")
+    parser.add_argument("--depths", type=_sizes, metavar="4,8,16")
+    parser.add_argument(
+        "--batch",
+        metavar="FACTORY",
+        help="what returns (inputs, target) or a PyG data object (default: probe the model, and "
+        "random targets)",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="a report in one file")
+    more = _optional(parser, "as in coord_check")
+    more("--lr", type=_positive, metavar="ETA0")
+    more("--optimizer", choices=("sgd", "adam", "adamw"))
+    more("--steps", type=int, metavar="N", help="optimizer steps (default: 3)")
+    more("--seeds", type=int, metavar="N", help="runs of each size (default: 3)")
+    more("--weight-decay", type=float, metavar="LAMBDA0")
+    more("--transfer", choices=("yes", "no", "mup"), help="no: the standard parameterization")
+    more("--grid", choices=("cross", "full"), help="full: every width with every depth")
+
+    def run(args: argparse.Namespace) -> Outcome:
+        from gnn_mup.diagnostics import coord_check, probe_batch
+
+        given = _passed_on(args, "factory", "batch", "plot", "html")
+        if "transfer" in given:
+            given["transfer"] = {"yes": True, "no": False, "mup": "mup"}[given["transfer"]]
+        factory = load_factory(args.factory)
+
+        def build_size(*size: int) -> Any:
+            try:
+                return factory(*size)
+            except Exception as error:
+                _blame(f"{args.factory}({', '.join(map(str, size))})", error)
+
+        sizes = [args.widths[0], *(args.depths or [])[:1]]
+        batch = probe_batch(build_size(*sizes)) if args.batch is None else build(args.batch)
+        report = coord_check(build_size, batch, progress=True, **given)
+        for path, write in ((args.plot, report.plot), (args.html, report.to_html)):
+            if path is not None:
+                write(path)
+        return Outcome(str(report), report.to_dict(), FINE if report.verdict == "pass" else FAILED)
+
+    return run
+
+
+def _sweep(parser: argparse.ArgumentParser) -> Run:
+    """loss over sizes and learning rates: does the best rate stay? goes on where it was stopped"""
+    parser.add_argument("factory", help=f"called with a width and a depth, makes a model: {HERE}")
+    parser.add_argument("fit", help="fit(model, optimizer, seed), or fit() that returns one: loss")
+    parser.add_argument("--sizes", type=_pairs, required=True, metavar="16x2,32x4")
+    parser.add_argument("--lrs", type=_rates, required=True, metavar="2^-8..2^2|0.1,0.3")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .png or .svg")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="a report in one file")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="one line a run")
+    parser.add_argument("--max-drift", type=float, metavar="OCTAVES", help="else exit code 1")
+    _example_argument(parser)
+    more = _optional(parser, "as in sweep")
+    kinds = ("transfer", "standard", "mup")
+    more("--transfer", nargs="+", choices=kinds, help="several: one picture")
+    more("--seeds", type=int, metavar="N")
+    more("--optimizer", choices=("sgd", "adam", "adamw"))
+    more("--weight-decay", type=float, metavar="LAMBDA0")
+    more("--storage", metavar="FILE|URL", help="shared by all who run the same command")
+    more("--name", help="of the study in the storage (default: sweep)")
+
+    def run(args: argparse.Namespace) -> Outcome:
+        from gnn_mup.diagnostics.sweep import sweep
+
+        own = ("factory", "fit", "example", "plot", "html", "csv", "max_drift")
+        factory, fit = load_factory(args.factory), load_factory(args.fit)
+        if _takes_nothing(fit):
+            fit = build(args.fit)
+        example = build_example(args.example)
+        report = sweep(factory, fit, example=example, **_passed_on(args, *own))
+        forms = ((args.plot, report.plot), (args.html, report.to_html), (args.csv, report.to_csv))
+        for path, write in forms:
+            if path is not None:
+                write(path)
+        drift = [abs(d) for d in report.drift.get("transfer", {}).values()]
+        bad = args.max_drift is not None and not max(drift, default=math.inf) <= args.max_drift
+        return Outcome(str(report), report.to_dict(), FAILED if bad else FINE)
+
+    return run
+
+
 COMMANDS: dict[str, Declare] = {
     "demo": _demo,
     "plan": _plan,
     "base-shapes": _base_shapes,
+    "coord-check": _coord_check,
+    "sweep": _sweep,
     "gamma": _gamma,
     "correction": _correction,
 }
@@ -320,6 +410,50 @@ def _positive(text: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes such as 64,128,256")
+    return sizes
+
+
+def _pairs(text: str) -> list[Any]:
+    try:
+        pairs = [tuple(int(n) for n in part.split("x")) for part in text.split(",")]
+    except ValueError:
+        pairs = []
+    if not pairs or any(len(pair) > 2 or min(pair) < 1 for pair in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes such as 16x2,32x4")
+    return [pair if len(pair) == 2 else pair[0] for pair in pairs]
+
+
+def _rates(text: str) -> list[float]:
+    try:
+        first, dots, last = text.partition("..")
+        if not dots:
+            return [_power(part) for part in text.split(",")]
+        low, high = (math.log2(_power(end)) for end in (first, last))
+        return [2.0 ** (low + k) for k in range(round(high - low) + 1)]
+    except (ValueError, argparse.ArgumentTypeError):
+        known = "2^-8..2^2 (in octaves) or 0.1,0.3"
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of rates such as {known}") from None
+
+
+def _power(text: str) -> float:
+    return 2.0 ** float(text[2:]) if text.startswith("2^") else _positive(text)
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return all(p.default is not p.empty or p.kind > p.POSITIONAL_OR_KEYWORD for p in parameters)
 
 
 def _number_or(*words: str) -> Callable[[str], float | str | None]:

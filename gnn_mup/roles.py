@@ -106,6 +106,10 @@ class Places:
             if s.stream is not None and self.graph[s.stream.node].shape
         )
         sizes.update(self.graph[s.end].shape[-1] for s in self.spans)
+        if not sizes:  # a state that is carried on in another way
+            kinds = ("gate", "initial", "scaled")
+            gated = [s.root for s in self.residuals.sums if s.kind.startswith(kinds)]
+            sizes = Counter(self.graph[g].shape[-1] for g in gated if self.graph[g].shape)
         if not sizes:
             inputs = [self._data_of(n) for n in self._contractions()]
             sizes = Counter(i.shape[-1] for i in inputs if i is not None and i.weights)
@@ -169,12 +173,22 @@ class Places:
         if self.lineage.contractions >> node.index & 1:
             return self._finite_out(node)
         summed = [u for u in self.uses_at(node.index) if u.how == "matrix"]
-        if summed:
-            return True  # an attention vector: one number a head
+        if summed or self._is_score(node):
+            return True  # an attention vector or dot product: one number a head
         if any(u.how == "lookup" for u in self.uses_at(node.index)):
             return node.shape[-1:] == (1,)
         parents = [p for p in node.parents if self.graph[p].data and self.graph[p].floating]
         return all(self.finite[p] for p in parents)
+
+    def _is_score(self, node: Node) -> bool:
+        """``(q * k).sum(-1)``: the features of two rows summed up."""
+        if node.op != "sum" or len(node.args) < 2 or not isinstance(node.args[1], tuple):
+            return False
+        product = self.graph[node.parents[0]]
+        features = len(product.shape) - 1
+        over = {d % (features + 1) for d in node.args[1]}
+        data = [p for p in product.parents if self.graph[p].data]
+        return product.op in ops.MUL and len(data) == 2 and features in over
 
     def _finite_out(self, node: Node) -> bool:
         if node.shape[-1:] == (1,) or self._last.get(node.index, False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings as python_warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,14 @@ from torch.nn.parameter import UninitializedParameter
 from .assemble import Frame, Placement, assemble
 from .branches import Drafts, draft_branches, draft_messages, draft_queries, gammas
 from .checks import no_depth_limit, warnings_of
-from .errors import AlreadyApplied, NotApplied, SurgeryError, TransferError, TransferWarning
+from .errors import (
+    AlreadyApplied,
+    ExampleNeeded,
+    NotApplied,
+    SurgeryError,
+    TransferError,
+    TransferWarning,
+)
 from .example import Call, as_call
 from .extend import described
 from .fold import find_folds
@@ -28,6 +36,7 @@ from .shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .shapes import make_base_shapes as compare_shapes
 from .surgery import Operation, operate, rescale, restore
 from .trace import trace
+from .tuned import CORRECTION, DECAY, LR, with_tuned
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class Options:
     residual: str = "auto"
     depth: int | None = None
     gamma: str | float | None = "auto"
-    correction: float | str = 1.0
+    correction: float | str = CORRECTION
     init: str = "rescale"
     roles: Mapping[str, str] = field(default_factory=dict)
 
@@ -65,16 +74,16 @@ def apply_transfer(
     model: nn.Module,
     example: Any = None,
     *,
-    lr: float = 0.1,
+    lr: float = LR,
     optimizer: str | type = "adam",
-    weight_decay: float = 0.0,
+    weight_decay: float = DECAY,
     eps: float | None = None,
     base: Any = None,
     delta: nn.Module | None = None,
     residual: str = "auto",
     depth: int | None = None,
     gamma: str | float | None = "auto",
-    correction: float | str = 1.0,
+    correction: float | str = CORRECTION,
     init: str = "rescale",
     lr_mult: Mapping[str, float] | None = None,
     no_decay: Iterable[str] | None = None,
@@ -89,7 +98,8 @@ def apply_transfer(
     The model is changed in place: residual branches are scaled by 1/L, un-normalised message
     passing by 1/gamma, initial weights to the scale of the rules. Its class for `isinstance`,
     `state_dict` keys, parameter objects and `forward` signature stay. `docs/api.md` has the table
-    of arguments.
+    of arguments. A base file that `tune` wrote brings lr, weight_decay and correction along (what
+    is typed here goes before them) and its gamma (which a base always decides).
     """
     options = Options(base, delta, residual, depth, gamma, correction, init, dict(roles or {}))
     settings = _settings(lr, optimizer, weight_decay, eps, lr_mult, no_decay)
@@ -182,6 +192,8 @@ def _prepare(
 ) -> tuple[Plan, tuple[Operation, ...]]:
     """Trace, place, assemble, draft: everything that is known before anything is changed."""
     base = _base(options, example)
+    settings, correction = with_tuned(base, settings, options.correction)
+    options = replace(options, correction=correction)
     findings = _findings(model, as_call(model, example), options, base)
     depth = max(options.depth or findings.depth, 1)
     placements = _placements(model, findings, options)
@@ -313,7 +325,8 @@ def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[str
 def _adds_per_block(findings: Findings) -> float | None:
     if not findings.depth or not findings.residuals.residual:
         return None
-    return round(len(findings.residuals.residual) / findings.depth, 6)
+    # Rounded up: a virtual node is updated once less than there are layers.
+    return float(math.ceil(len(findings.residuals.residual) / findings.depth))
 
 
 def _base(options: Options, example: Any) -> BaseShapes | None:
@@ -365,9 +378,9 @@ def _as_data(example: Any) -> Any:
 
 
 def _settings(
-    lr: float = 0.1,
+    lr: float = LR,
     optimizer: str | type = "adam",
-    weight_decay: float = 0.0,
+    weight_decay: float = DECAY,
     eps: float | None = None,
     lr_mult: Mapping[str, float] | None = None,
     no_decay: Iterable[str] | None = None,
@@ -430,8 +443,13 @@ def _initialise_lazy(model: nn.Module, example: Any) -> None:
 
         from .trace import untouched
 
+        if example is None:
+            raise ExampleNeeded(
+                f"{type(model).__name__} has lazy layers, whose sizes only data can tell. Pass "
+                "what one call takes: apply_transfer(model, (x, edge_index))"
+            )
         args, kwargs = as_call(model, example)
-        with untouched(model), torch.no_grad():
+        with untouched(model, attributes=False), torch.no_grad():
             model(*args, **kwargs)
 
 

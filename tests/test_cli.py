@@ -65,6 +65,8 @@ OPTIONS = {
     "demo": ["--out", "--seconds", "--quick"],
     "plan": ["factory", "--example", "--lr", "--optimizer", "--base", "--gamma", "--role"],
     "base-shapes": ["base", "delta", "--out", "--example"],
+    "coord-check": ["factory", "--widths", "--depths", "--batch", "--plot", "--html"],
+    "sweep": ["factory", "fit", "--sizes", "--lrs", "--transfer", "--storage", "--max-drift"],
     "gamma": ["dataset", "--root", "--operator"],
     "correction": ["dataset", "--root"],
 }

@@ -77,7 +77,7 @@ def test_a_description_gives_the_fan_in() -> None:
 
 @pytest.mark.usefixtures("registry")
 def test_wrong_descriptions_are_refused() -> None:
-    with pytest.raises(TransferError, match="a class of torch.nn.Module"):
+    with pytest.raises(TransferError, match=r"a class of torch.nn.Module"):
         describes(fused)  # type: ignore[arg-type]
     describes(Fused)(lambda layer: {"wait": Weight()})
     with pytest.raises(TransferError, match="describes 'wait', and the layer at encoder has only"):

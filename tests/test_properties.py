@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ class RandomGNN(nn.Module):
 
     def chain(self, sizes: list[int]) -> nn.Sequential:
         steps: list[nn.Module] = []
-        for i, o in zip(sizes, sizes[1:], strict=False):
+        for i, o in pairwise(sizes):
             steps += [nn.Linear(i, o), nn.Tanh()]
         return nn.Sequential(*steps[:-1])
 
@@ -182,9 +183,9 @@ recipes = st.builds(
 
 
 def check(function: Callable[..., None]) -> Callable[[], None]:
-    """The same forty recipes in every run; time limits mean nothing on a busy machine."""
+    """The same thirty recipes in every run; time limits mean nothing on a busy machine."""
     quiet = settings(
-        max_examples=40,
+        max_examples=30,
         deadline=None,
         derandomize=True,
         database=None,
@@ -257,6 +258,19 @@ def test_the_size_of_the_base_is_the_identity(recipe: Recipe) -> None:
         assert group["lr"] == 0.3
         assert group["lr_scale"] == 1.0
         assert group["weight_decay"] == 0.2
+
+
+@check
+def test_a_deeper_target_gets_the_ratio_of_the_depths(recipe: Recipe) -> None:
+    shallow = replace(recipe, depth=2)
+    deep = replace(recipe, depth=recipe.depth + 1)
+    base, delta = build(shallow), build(replace(shallow, width=2 * recipe.width))
+    model = build(deep)
+    plan = apply(model, base=base, delta=delta, residual="scale", init="keep").plan
+    assert (plan.depth, plan.base_depth) == (deep.depth, 2)
+    assert not [line for line in plan.warnings if "equal blocks" in line]
+    by_hand = run(build(deep, factor=2 / deep.depth))
+    torch.testing.assert_close(run(model), by_hand, rtol=1e-4, atol=1e-5)
 
 
 @check

@@ -1,4 +1,4 @@
-"""What `apply_transfer` finds in models that nobody prepared, what it changes, and how it undoes."""
+"""What `apply_transfer` finds in models that nobody prepared, what it changes, and undoes."""
 
 from __future__ import annotations
 

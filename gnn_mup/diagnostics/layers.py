@@ -1,0 +1,108 @@
+"""Names of layers, folded over depth, and their place along the network.
+
+`convs.3.lin.weight` of a model with eight layers is the layer ``convs.*.lin`` at 3/7 of the way;
+models of different depth are compared at the same fraction: first, middle, last for layers,
+quarter, half, end for the residual stream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnn_mup import Plan
+
+STREAM, OUTPUT = "stream", "output"
+
+_LATE = re.compile(
+    r"(^|[._])(att|att_src|att_dst|att_edge|attention|q|k|query|key|lin_q|lin_k|lin_query|lin_key"
+    r"|q_proj|k_proj|q_lin|k_lin|lin_src_key|kqv_lin|\w*gate\w*)($|[._ ])"
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Where a recorded name belongs: its folded name, its role, and whether it wakes up late."""
+
+    group: str
+    role: str
+    late: bool = False
+
+
+def short(name: str) -> str:
+    """A parameter's layer: ``convs.0.lin.weight`` -> ``convs.0.lin``."""
+    return name.replace("in_proj_weight", "in_proj").removesuffix(".weight")
+
+
+def folded(name: str) -> str:
+    """The name with its first number left open: ``convs.0.nn.2`` -> ``convs.*.nn.2``."""
+    return re.sub(r"(^|\.|\s)\d+(?=\.|$)", r"\1*", name, count=1)
+
+
+def layers_of(names: Sequence[str], plan: Plan | None) -> dict[str, Layer]:
+    """The layer of every recorded name of one run."""
+    found: dict[str, Layer] = {}
+    for name in names:
+        if name == OUTPUT:
+            found[name] = Layer(OUTPUT, OUTPUT)
+        elif name.startswith(f"{STREAM}."):
+            found[name] = Layer(STREAM, STREAM)
+        else:
+            found[name] = _layer(name, plan)
+    return _told_apart(found)
+
+
+def _layer(name: str, plan: Plan | None) -> Layer:
+    prefix, bare = ("branch of ", name.removeprefix("branch of ")) if " of " in name else ("", name)
+    record = plan.params.get(re.sub(r"(in_proj_weight)\.[qkv]$", r"\1", bare)) if plan else None
+    role, late = "layer", bool(_LATE.search(short(bare)))
+    if record is not None:
+        role = record.role.value
+        late |= role == "residual" and record.kind.value == "width-out"
+    if prefix:
+        role = "branch"
+    return Layer(prefix + folded(short(bare)), role, late)
+
+
+def _told_apart(found: dict[str, Layer]) -> dict[str, Layer]:
+    """Where encoder, hidden layers and decoder share a list (PyG's `BasicGNN`), say which."""
+    roles: dict[str, set[str]] = {}
+    for layer in found.values():
+        roles.setdefault(layer.group, set()).add(layer.role)
+    return {
+        name: layer
+        if len(roles[layer.group]) == 1
+        else Layer(f"{layer.group} ({layer.role})", layer.role, layer.late)
+        for name, layer in found.items()
+    }
+
+
+def places(group: str, counts: Sequence[int]) -> dict[str, float]:
+    """At which fractions a folded layer is read, from how many of it each run has."""
+    fewest, most = min(counts), max(counts)
+    if group == STREAM:
+        named = {"1/4": 0.25, "1/2": 0.5, "end": 1.0}
+        return {k: v for k, v in named.items() if v * fewest >= 1 or k == "end"}
+    if most == 1:
+        return {"": 0.0}
+    if fewest > 2:
+        return {"first": 0.0, "middle": 0.5, "last": 1.0}
+    return {"first": 0.0, "last": 1.0} if fewest == 2 else {"last": 1.0}
+
+
+def at(values: Mapping[float, float], fraction: float) -> float:
+    """The logarithm (base 2) of positive values at a fraction, between its neighbours."""
+    pairs = sorted((f, v) for f, v in values.items() if v > 0 and np.isfinite(v))
+    if not pairs:
+        return float("nan")
+    return float(np.interp(fraction, [f for f, _ in pairs], np.log2([v for _, v in pairs])))
+
+
+def fractions(group: str, names: Sequence[str]) -> dict[str, float]:
+    """How far along each name lies, by the order in which they ran."""
+    if group == STREAM:
+        return {name: (i + 1) / len(names) for i, name in enumerate(names)}
+    return {name: i / max(len(names) - 1, 1) for i, name in enumerate(names)}

@@ -1,0 +1,325 @@
+"""The runs of a check: build, transfer, train a few steps, record."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data.data import BaseData
+
+from gnn_mup import (
+    Plan,
+    TransferError,
+    TransferGroups,
+    TransferWarning,
+    apply_transfer,
+    make_base_shapes,
+    plan_transfer,
+    transfer_groups,
+)
+from gnn_mup.example import as_call
+
+from .losses import data_loss, default_loss
+from .record import Place, Recorder
+from .report import Record, collected
+from .tensors import edges_of
+
+Size = tuple[int, int | None]
+Loss = Callable[[Any, Any], Tensor]
+Step = Callable[[nn.Module, torch.optim.Optimizer, Any], object]
+Transfer = bool | str | Callable[[nn.Module, Any], Iterable[dict[str, Any]]]
+
+EPS = 1e-14
+"""Adam's epsilon, as in the paper: gradients shrink with width and depth, 1e-8 would show."""
+
+
+@dataclass
+class Task:
+    """What every run of a check has in common."""
+
+    build: Callable[..., nn.Module]
+    batches: list[Any]
+    steps: int
+    lr: float
+    optimizer: Any
+    loss: Loss | None
+    step: Step | None
+    weight_decay: float = 0.0
+    transfer: Transfer = True
+    arguments: dict[str, Any] = field(default_factory=dict)
+    smallest: tuple[int, int] = (0, 0)
+    notes: list[str] = field(default_factory=list)
+    plans: dict[int | None, Plan | None] = field(default_factory=dict)
+    bases: dict[int | None, Any] = field(default_factory=dict)
+    ready: tuple[Size, nn.Module] | None = None
+
+    def run(self, seed: int, size: Size) -> list[Record]:
+        """Build, transfer, train a few steps, record."""
+        model, groups, plan = self.start(seed, size)
+        places = _sums_of(plan)
+        optimizer = make_optimizer(self.optimizer, groups)
+        recorder = Recorder(model, places, edges_of(as_call(model, inputs_of(self.batches[0]))))
+        losses = self.train(model, optimizer, recorder, seed)
+        decay = {}
+        if self.weight_decay:
+            names = {id(p): n for n, p in model.named_parameters()}
+            for group in optimizer.param_groups:
+                decay.update({names[id(p)]: group["lr"] * group["weight_decay"]
+                              for p in group["params"] if id(p) in names})  # fmt: skip
+        return collected(recorder.values, plan, (seed, *size), losses, decay)
+
+    def start(self, seed: int, size: Size) -> tuple[nn.Module, list[dict[str, Any]], Plan | None]:
+        """A model of this size under the parameterization that is tested."""
+        reseed(seed)
+        model = self.model(size)
+        again = self.redrawn(model, size)
+        if again is not None:
+            return *again, self.plan(again[1], size)
+        groups = self.groups(model, inputs_of(self.batches[0]), size)
+        if isinstance(self.transfer, bool | str):
+            self.ready = (size, model)
+        return model, groups, self.plan(groups, size)
+
+    def redrawn(self, fresh: nn.Module, size: Size) -> tuple[nn.Module, TransferGroups] | None:
+        """The transferred model of this size with the weights of a fresh one, times the same
+        factors: what is traced once need not be traced for every seed."""
+        if self.ready is None or self.ready[0] != size or self.transfer is False:
+            return None
+        model = self.ready[1]
+        try:
+            model.load_state_dict(fresh.state_dict())
+        except RuntimeError:  # a model that is not the same twice
+            return None
+        model.zero_grad(set_to_none=True)
+        groups = transfer_groups(model)
+        parameters = dict(model.named_parameters())
+        with torch.no_grad():
+            for name, record in groups.plan.params.items():
+                if record.init_factor != 1.0:
+                    parameters[name].mul_(record.init_factor)
+        return model.train(), groups
+
+    def model(self, size: Size) -> nn.Module:
+        model = self.build(size[0]) if size[1] is None else self.build(*size)
+        if not isinstance(model, nn.Module):
+            raise TransferError(
+                f"build({', '.join(str(s) for s in size if s is not None)}) returned "
+                f"{type(model).__name__}, not a torch.nn.Module"
+            )
+        return model.train()
+
+    def groups(self, model: nn.Module, inputs: Any, size: Size) -> list[dict[str, Any]]:
+        """The parameterization under test: changes the model, gives its parameter groups."""
+        optimizer = self.optimizer
+        family = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
+        how = {"lr": self.lr, "optimizer": family, "weight_decay": self.weight_decay}
+        if callable(self.transfer):
+            groups = self.transfer(model, inputs)
+            return groups if isinstance(groups, list) else list(groups)
+        if self.transfer is False:
+            rest = {"lr": self.lr, "weight_decay": self.weight_decay}
+            return [{"params": [p for p in model.parameters() if p.requires_grad], **rest}]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TransferWarning)
+            if self.transfer is True:
+                return apply_transfer(model, inputs, **how, **self.arguments)  # type: ignore[arg-type]
+            if self.transfer == "mup":
+                relative = {"residual": "off", "gamma": None, **self.arguments}
+                base = self.base(inputs, size[1])
+                return apply_transfer(model, inputs, base=base, **how, **relative)  # type: ignore[arg-type]
+        raise TransferError(
+            f"transfer must be True, False, 'mup' or a function, not {self.transfer!r}"
+        )
+
+    def base(self, inputs: Any, depth: int | None) -> Any:
+        if depth not in self.bases:
+            small, next_one = self.smallest
+            base, delta = self.model((small, depth)), self.model((next_one or 2 * small, depth))
+            self.bases[depth] = make_base_shapes(base, delta, example=inputs)
+        return self.bases[depth]
+
+    def plan(self, groups: Any, size: Size) -> Plan | None:
+        """What the trace knows of a model of this depth; None where it cannot follow."""
+        if size[1] not in self.plans:
+            found = getattr(groups, "plan", None)
+            if not isinstance(found, Plan):
+                try:
+                    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+                        warnings.simplefilter("ignore", TransferWarning)
+                        found = plan_transfer(self.model(size), inputs_of(self.batches[0]))
+                except TransferError as error:
+                    self.notes.append(f"roles and residual sums are not known: {error}")
+                    found = None
+            else:
+                self.notes += [f"plan: {w}" for w in found.warnings]
+            self.plans[size[1]] = found
+        return self.plans[size[1]]
+
+    def train(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder, seed: int
+    ) -> list[float]:
+        losses = []
+        several = len(self.batches) > 1
+        with recorder.watching():
+            for number in range(self.steps):
+                reseed(seed)  # the same dropout masks at every step
+                recorder.expect(number)
+                if several:
+                    self.measure(model, gradient=number == 0)
+                batch = self.batches[number % len(self.batches)]
+                if self.step is not None:
+                    self.step(model, optimizer, batch)
+                else:
+                    losses.append(self.update(model, optimizer, batch))
+                recorder.gradients()
+                if not recorder.met:
+                    raise TransferError("step(model, optimizer, batch) did not call the model")
+            reseed(seed)
+            recorder.expect(self.steps)
+            self.measure(model)
+        return losses
+
+    def update(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
+        args, kwargs = as_call(model, inputs_of(batch))
+        optimizer.zero_grad(set_to_none=True)
+        value = self.value(model(*args, **kwargs), batch)
+        torch.autograd.backward(value)
+        optimizer.step()
+        return float(value.detach())
+
+    def value(self, output: Any, batch: Any) -> Tensor:
+        if isinstance(batch, BaseData):
+            return self.loss(output, batch) if self.loss else data_loss(output, batch)
+        target = batch[1]
+        return self.loss(output, target) if self.loss else default_loss(output, target)
+
+    def measure(self, model: nn.Module, gradient: bool = False) -> None:
+        args, kwargs = as_call(model, inputs_of(self.batches[0]))
+        with torch.set_grad_enabled(gradient):
+            model(*args, **kwargs)
+
+
+def make_optimizer(optimizer: Any, groups: Any) -> torch.optim.Optimizer:
+    """The optimizer that a name, a class or a partial stands for."""
+    named: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": functools.partial(torch.optim.Adam, eps=EPS),
+        "adamw": functools.partial(torch.optim.AdamW, eps=EPS),
+    }
+    make = named.get(optimizer.lower()) if isinstance(optimizer, str) else optimizer
+    if make is None or not callable(make):
+        raise TransferError(f"optimizer must be {', '.join(named)} or a class, not {optimizer!r}")
+    made: torch.optim.Optimizer = make(groups)
+    return made
+
+
+# -- what comes in, what goes out -----------------------------------------------------------------
+
+
+def reseed(seed: int) -> None:
+    """`torch.manual_seed` without its walk through every backend, which takes milliseconds."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+
+
+def _sums_of(plan: Plan | None) -> set[Place]:
+    """Where the residual sums of a model stand in the source."""
+    found = plan.branches if plan else ()
+    return {(b.file, b.line) for b in found if "residual" in b.what and "initial" not in b.what}
+
+
+def gather(batches: Any, steps: int) -> list[Any]:
+    if isinstance(batches, BaseData) or (isinstance(batches, tuple) and len(batches) == 2):
+        return [batches]
+    if isinstance(batches, torch.utils.data.DataLoader):
+        found = [b for b, _ in zip(batches, range(steps), strict=False)]
+    else:
+        found = list(batches) if isinstance(batches, list | tuple) else []
+    if not found:
+        raise TransferError(
+            f"batches: {type(batches).__name__} holds no batch. Pass (inputs, target), a PyG data "
+            "object, or a list or loader of those"
+        )
+    for batch in found:
+        pair = isinstance(batch, tuple | list) and len(batch) == 2
+        if not pair and not isinstance(batch, BaseData):
+            raise TransferError(
+                "a batch must be a pair (inputs, target) or a data object, not "
+                f"{type(batch).__name__}"
+            )
+    return found
+
+
+def inputs_of(batch: Any) -> Any:
+    return batch if isinstance(batch, BaseData) else batch[0]
+
+
+def _sizes(widths: Sequence[int], depths: Sequence[int] | None, grid: str) -> list[Size]:
+    wide = sorted(set(widths))
+    deep: list[int | None] = [None] if depths is None else [*sorted(set(depths))]
+    for name, sizes in (("widths", wide), ("depths", [d for d in deep if d is not None])):
+        if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
+            raise TransferError(f"{name} must be whole numbers from 1 on, not {sizes}")
+    if not wide or not deep or grid not in ("cross", "full"):
+        raise TransferError("widths and depths must not be empty; grid is 'cross' or 'full'")
+    if grid == "full":
+        return [(w, d) for w in wide for d in deep]
+    return [(w, deep[0]) for w in wide] + [(wide[0], d) for d in deep[1:]]
+
+
+def prepared(
+    task: Task,
+    widths: Sequence[int],
+    depths: Sequence[int] | None,
+    grid: str,
+    seeds: int | Sequence[int],
+) -> tuple[list[tuple[int, Size]], dict[str, Any]]:
+    """The runs of a check, in order, and its settings as the report keeps them."""
+    sizes = _sizes(widths, depths, grid)
+    wide = sorted(set(widths))
+    task.smallest = (wide[0], wide[1] if len(wide) > 1 else 0)
+    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not chosen or task.steps < 1:
+        raise TransferError(f"a check needs a seed and a step: {task.steps} steps, seeds={seeds!r}")
+    transfer = task.transfer
+    settings = {
+        "widths": wide,
+        "depths": None if depths is None else sorted(set(depths)),
+        "steps": task.steps,
+        "lr": task.lr,
+        "optimizer": _name(task.optimizer),
+        "weight_decay": task.weight_decay,
+        "seeds": chosen,
+        "transfer": transfer if isinstance(transfer, bool | str) else _name(transfer),
+        "coupled": _name(task.optimizer).lower() == "adam",
+    }
+    return [(seed, size) for size in reversed(sizes) for seed in chosen], settings
+
+
+def named(
+    runs: list[tuple[int, Size]], progress: bool | Callable[[int, int], object], what: str
+) -> Iterator[tuple[int, Size]]:
+    """The runs one by one, with a bar or a report of how far it is."""
+    if progress is True:
+        from tqdm import tqdm
+
+        yield from tqdm(runs, desc=what, unit="run", delay=1.0)
+        return
+    for number, run in enumerate(runs):
+        yield run
+        if callable(progress):
+            progress(number + 1, len(runs))
+
+
+def _name(thing: Any) -> str:
+    if isinstance(thing, functools.partial):
+        thing = thing.func
+    if isinstance(thing, str):
+        return thing
+    return str(getattr(thing, "__name__", type(thing).__name__))
