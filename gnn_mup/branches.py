@@ -295,7 +295,10 @@ def _counts(residuals: Residuals, aggregation: Aggregation) -> bool:
     graph, node = residuals.graph, residuals.graph[aggregation.node]
     if aggregation.module is not None:
         return aggregation.messages > 0
-    if not residuals.lineage.is_message(node) or node.site is None or node.site.owner is None:
+    product = node.op in ("mm", "bmm") or node.op in ops.SPARSE
+    if not product and not residuals.lineage.is_message(node):
+        return False
+    if node.site is None:
         return False
     # Divided by a count or a degree right afterwards, or only gathered back (a softmax).
     after = [graph[c] for c in graph.children[node.index]]
@@ -319,6 +322,13 @@ def draft_messages(
         else:
             assert site is not None
             key = (site.owner or "", site.file, site.line)
+            if factor != 1.0 and site.owner is None:
+                raise SurgeryError(
+                    f"{site.file}:{site.line}: {site.text!r} sums messages (rows / messages = "
+                    f"{aggregation.gamma:.3g}) in a function that does more than return that sum, "
+                    "so it cannot be divided by gamma for this model alone. Return the sum itself, "
+                    "or divide there and pass gamma=None"
+                )
             if factor != 1.0:
                 drafts.edit(site, "message", factor)
         records.setdefault(key, []).append((aggregation.gamma, factor))

@@ -10,12 +10,25 @@ from .rules import Kind
 
 def warnings_of(places: Places) -> list[str]:
     """All warnings about a traced model, in the order in which a reader meets them."""
-    found = _inputs(places.graph)
+    found = _lost(places.graph)
+    found += _inputs(places.graph)
     found += _pooling(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
     found += _mixed(places)
     return found
+
+
+def _lost(graph: Graph) -> list[str]:
+    """Outputs that no parameter leads to: numpy, a C++ extension, a value made anew."""
+    if any(graph[index].weights for index in graph.outputs):
+        return []
+    lost = [list(graph[index].shape) for index in graph.outputs]
+    shapes = ", ".join(map(str, lost)) or "(no tensor was returned)"
+    return [
+        f"the trace lost its way to the output {shapes}: it cannot follow numpy, .item() or values "
+        "computed outside torch. Roles behind that point are guesses; give them with roles={...}"
+    ]
 
 
 def _inputs(graph: Graph) -> list[str]:

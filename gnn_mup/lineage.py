@@ -126,7 +126,8 @@ class Lineage:
             return True
         operands = [self.graph[p] for p in node.parents]
         if node.op in ("mm", "bmm", "baddbmm", "addmm"):
-            return sum(o.data and not o.pure for o in operands[-2:]) == 2
+            adjacency, rows = operands[-2:]  # the first may be a buffer
+            return rows.data and not rows.pure and not adjacency.pure
         return node.op in ops.SCATTER and node.data and self.is_message(node)
 
     def is_message(self, node: Node) -> bool:
@@ -144,7 +145,8 @@ class Lineage:
                 gathered = other.parents[-1]
                 source, target = (self.graph[self.origin(i)[0]] for i in (gathered, index))
                 apart = source is not target and not target.ancestors & source.bit
-                if not apart or source.shape[-1:] != target.shape[-1:]:
+                pointers = node.op.startswith(("segment", "_segment"))  # one a row, not an edge
+                if not apart or (source.shape[-1:] != target.shape[-1:] and not pointers):
                     continue
                 same_edges = bool(self._inputs(gathered) & roots)
                 if same_edges or self.graph[other.parents[0]].shape[:1] == node.shape[:1]:

@@ -258,11 +258,16 @@ def _message(node: Any, factor: ast.expr) -> ast.expr:
         else ""
     )
     if name in ("index_add_", "index_add"):
-        return ast.Call(node.func, node.args, [*node.keywords, ast.keyword("alpha", factor)])
-    if name in ("scatter_add_", "scatter_add", "scatter_reduce_"):
+        given = [k.value for k in node.keywords if k.arg == "alpha"]
+        alpha = ast.BinOp(given[0], ast.Mult(), factor) if given else factor
+        others = [k for k in node.keywords if k.arg != "alpha"]
+        return ast.Call(node.func, node.args, [*others, ast.keyword("alpha", alpha)])
+    if name in ("scatter_add_", "scatter_add", "scatter_reduce_", "scatter_reduce"):
         args, keywords = list(node.args), list(node.keywords)
-        if len(args) > 2:
-            args[2] = ast.BinOp(args[2], ast.Mult(), factor)
+        # torch.scatter_add(x, dim, index, src), or x.scatter_add(dim, index, src)
+        at = 3 if isinstance(node.func.value, ast.Name) and node.func.value.id == "torch" else 2
+        if len(args) > at:
+            args[at] = ast.BinOp(args[at], ast.Mult(), factor)
         else:
             keywords = [
                 ast.keyword(k.arg, ast.BinOp(k.value, ast.Mult(), factor)) if k.arg == "src" else k

@@ -7,6 +7,8 @@ operation says what it writes to. No hooks are left, nothing is patched.
 
 from __future__ import annotations
 
+import ast
+import functools
 import math
 import random
 import sys
@@ -22,8 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import MessagePassing
 
 from . import ops
-from .errors import TraceError
+from .errors import SurgeryError, TraceError
 from .graph import Aggregation, Call, Graph, Node, Ref, Site, refs
+from .source import function_node, node_at
 
 _TAG = "_gnn_mup_node"
 _SKIPPED = ("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_tensor.py")
@@ -131,7 +134,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         encoded = tuple(self._encode(a) for a in args)
         encoded_kwargs = {key: self._encode(value) for key, value in kwargs.items()}
-        site = self._site(name) if name in _WITH_SITE else None
+        messages = self._messages(name, args)
+        site = self._site(name, messages is not None) if name in _WITH_SITE else None
         operand = self._weighted_operand(name, args)
         result = func(*args, **kwargs)
         written = [args[i] for i in self._written(func) if i < len(args)]
@@ -141,14 +145,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._record_write(name, encoded, encoded_kwargs, tensor, site, operand)
         else:
             self._record_outputs(name, encoded, encoded_kwargs, result, site, operand)
-        if site is not None and site.aggregator is None and name in _SUMS:
-            self._outside(args, result)
+        if site is not None and site.aggregator is None and messages is not None:
+            self._outside(messages, result)
         return result
 
-    def _outside(self, args: Any, result: Any) -> None:
+    def _messages(self, name: str, args: Any) -> Tensor | None:
+        """What an operation sums over neighbours: rows that are scattered, or multiplied by an
+        adjacency (a square matrix that no weight has made)."""
+        if name in ("mm", "bmm") and args[0].shape[-1] == args[0].shape[-2]:
+            adjacency, rows = (self.graph[self.node_of(t)] for t in args[:2])
+            return args[1] if rows.data and rows.weights and not adjacency.weights else None
+        if name in ("scatter_reduce", "scatter_reduce_"):
+            return args[3] if args[4] == "sum" else None
+        if name == "segment_reduce":
+            return args[0] if args[1] == "sum" else None
+        return args[-1] if name in _SUMS else None
+
+    def _outside(self, messages: Tensor, result: Any) -> None:
         """Messages that are summed outside a PyG layer's `aggregate`."""
         node = self.graph[self.node_of(result)]
-        messages = args[-1] if isinstance(args[-1], Tensor) else args[2]
         if not node.floating or len(node.shape) < 2 or not node.weights:
             return
         unweighted = _peel(self.graph, self.node_of(messages))
@@ -217,7 +232,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         return rms(a if a.shape[-1] > 1 else b)
 
-    def _site(self, name: str) -> Site:
+    def _site(self, name: str, sums: bool) -> Site:
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename.endswith(_SKIPPED):
             frame = frame.f_back
@@ -225,7 +240,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         owner = function = aggregator = None
         if name in ops.ADD or name == "sum":
             owner, function = self._owner(frame)
-        elif name in ops.SCATTER or name in ops.SPARSE:
+        elif name in ops.SCATTER or name in ops.SPARSE or sums:
             aggregator = self._aggregator(frame)
             if aggregator is None:
                 frame, owner, function = self._method(frame)
@@ -258,6 +273,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name = self._self_of(outer)
             if name is not None:
                 return outer, name, outer.f_code
+            if not _hands_on(outer.f_code, outer.f_lasti):
+                break  # scaling its result would scale more than the sum
             outer = outer.f_back
         return frame, None, None
 
@@ -276,6 +293,38 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._self_of(frame)
             frame = frame.f_back
         return None
+
+
+_LIBRARIES = ("/torch/", "/torch_geometric/utils/", "/torch_scatter/", "/torch_sparse/")
+
+
+@functools.lru_cache(maxsize=1024)
+def _hands_on(code: CodeType, lasti: int) -> bool:
+    """Whether a function returns what the running expression gives, and nothing else."""
+    if any(f"-packages{library}" in code.co_filename for library in _LIBRARIES):
+        return True
+    position = Site(code, lasti).position
+    try:
+        function = function_node(code)
+    except SurgeryError:
+        return False
+    here = None if position is None else node_at(function, position)
+    returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return)]
+    names = {n.id for n in returned if isinstance(n, ast.Name)}
+    return any(n is here for n in returned) or bool(names & _names_for(function, here))
+
+
+def _names_for(function: ast.AST, here: ast.AST | None) -> set[str]:
+    """Names that hold an expression's value: ``out = here``, or ``out.add_(...)`` in place."""
+    names: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and node.value is here:
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    if isinstance(here, ast.Call) and isinstance(here.func, ast.Attribute):
+        written = here.func.value
+        if here.func.attr.endswith("_") and isinstance(written, ast.Name):
+            names.add(written.id)
+    return names
 
 
 def _contains(outer: CodeType, inner: CodeType) -> bool:

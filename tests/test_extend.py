@@ -85,3 +85,13 @@ def test_wrong_descriptions_are_refused() -> None:
     describes(Fused)(lambda layer: {"weight": Weight(fan_in=(2,))})
     with pytest.raises(TransferError, match="names axis 2 of 'weight'"):
         plan_transfer(Net(), EXAMPLE)
+
+
+class Lossy(Net):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.from_numpy(super().forward(x, edge_index).detach().numpy().copy())
+
+
+def test_a_lost_trace_is_named() -> None:
+    plan = plan_transfer(Lossy(), EXAMPLE)
+    assert any("lost its way to the output [9, 3]" in warning for warning in plan.warnings)

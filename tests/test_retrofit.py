@@ -55,6 +55,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv, GINConv, GraphConv, SAGEConv
+from torch_geometric.utils import scatter, segment
 
 from gnn_mup import (
     AlreadyApplied,
@@ -276,6 +277,14 @@ def test_a_dry_run_says_what_is_done() -> None:
     assert planned == done
 
 
+def test_cached_edges_are_not_left_behind() -> None:
+    """`GCNConv(cached=True)` keeps the edges it saw first, the example's or the probe's."""
+    for example in (PreNorm.example(), None):
+        model = pyg.GCN(N0, D, 4, OUT, cached=True)
+        apply(model, example)
+        assert all(conv._cached_edge_index is None for conv in model.convs)
+
+
 def test_a_hook_of_the_user_is_not_lost() -> None:
     model = build(PreNorm)
     seen: list[int] = []
@@ -439,6 +448,90 @@ def test_gamma_where_the_sum_is_written_by_hand() -> None:
     assert sum(m.count for m in plan.messages if not m.normalised) == L
     by_hand = twin.gathered(*twin.example(), f=1 / L, gamma=7.0)
     torch.testing.assert_close(model(*model.example()), by_hand, rtol=1e-4, atol=1e-5)
+
+
+def neighbour_sum(message: Tensor, index: Tensor, size: int) -> Tensor:
+    return torch.zeros(size, message.size(1)).index_add_(0, index, message)
+
+
+class SummedBy(ByHand):
+    """Messages summed in every way that published code does it, each on a line of its own."""
+
+    ways = ("line", "alpha", "function", "reduce", "sparse", "dense", "buffer", "method", "pointer")
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        src, dst = graph()["edge_index"]
+        adjacency = torch.zeros(30, 30).index_put((dst, src), torch.ones(1), accumulate=True)
+        self.register_buffer("adjacency", adjacency)
+
+    def collect(self, message: Tensor, dst: Tensor, size: int) -> Tensor:
+        return neighbour_sum(message, dst, size)
+
+    def messages(self, h: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        size, message = h.size(0), h[src]
+        index = dst[:, None].expand_as(message)
+        if self.way == "alpha":
+            return torch.zeros_like(h).index_add_(0, dst, message, alpha=1.0)
+        if self.way == "function":
+            return torch.scatter_add(torch.zeros_like(h), 0, index, message)
+        if self.way == "reduce":
+            return torch.zeros_like(h).scatter_reduce(0, index, message, reduce="sum")
+        if self.way == "sparse":
+            return self.adjacency.to_sparse() @ h
+        if self.way == "dense":
+            return torch.mm(torch.eye(size)[dst].T @ torch.eye(size)[src], h)
+        if self.way == "buffer":
+            return self.adjacency @ h
+        if self.way == "method":
+            return self.collect(message, dst, size)
+        order = dst.argsort()
+        counts = torch.bincount(dst, minlength=size).cumsum(0)
+        return segment(h[src[order]], torch.cat([counts.new_zeros(1), counts]), reduce="sum")
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        src, dst = edge_index
+        x = self.enc(x)
+        for lin in self.lins:
+            if self.way == "line":
+                x = x + F.relu(scatter(lin(x)[src], dst, dim=0, dim_size=x.size(0), reduce="sum"))
+            else:
+                x = x + F.relu(self.messages(lin(x), src, dst))
+        return self.dec(x)
+
+
+@pytest.mark.parametrize("way", SummedBy.ways)
+def test_gamma_in_every_way_to_sum(way: str) -> None:
+    model = build(SummedBy, way)
+    twin = copy.deepcopy(model)
+    plan = apply(model, model.example(), init="keep", gamma=7.0).plan
+    assert plan.depth == L
+    assert plan.gamma == pytest.approx(7.0)
+    by_hand = twin.gathered(*twin.example(), f=1 / L, gamma=7.0)
+    torch.testing.assert_close(model(*model.example()), by_hand, rtol=1e-4, atol=1e-5)
+
+
+def with_root(x: Tensor, edge_index: Tensor) -> Tensor:
+    total = torch.zeros_like(x).index_add_(0, edge_index[1], x[edge_index[0]])
+    return total + x
+
+
+class SumsOutside(ByHand):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + F.relu(with_root(lin(x), edge_index))
+        return self.dec(x)
+
+
+def test_a_sum_that_cannot_be_divided_alone_is_refused() -> None:
+    model = build(SumsOutside)
+    before = snapshot(model)
+    with pytest.raises(SurgeryError, match=r"test_retrofit\.py:\d+.*sums messages.*gamma=None"):
+        apply_transfer(model, model.example())
+    assert_same(before, snapshot(model))
+    assert plan_transfer(model, model.example(), gamma=None).depth == L
 
 
 def test_gamma_is_measured() -> None:
@@ -867,6 +960,8 @@ def test_lazy_layers() -> None:
     model = build(Lazy)
     with pytest.raises(TransferError, match=r"is lazy.*Run the model once"):
         plan_transfer(model, PreNorm.example())
+    with pytest.raises(ExampleNeeded, match=r"lazy layers.*apply_transfer\(model, \(x, edge_index"):
+        apply_transfer(model)
     groups = apply(model, PreNorm.example())
     assert groups.plan.depth == L
     assert groups.plan.params["enc.lin.weight"].shape == (D, N0)

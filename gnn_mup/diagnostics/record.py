@@ -77,7 +77,7 @@ class Recorder(TorchFunctionMode):
         sums: Collection[Place] = (),
         edges: Edges | None = None,
         rows: int = 128,
-        own_rows: int = 64,
+        own_rows: int = 32,
     ) -> None:
         super().__init__()
         self.model, self.sums, self.edges = model, frozenset(sums), edges
@@ -88,6 +88,7 @@ class Recorder(TorchFunctionMode):
         self.values: list[Value] = []
         self._initial: dict[tuple[str, int], Tensor] = {}
         self._calls: dict[str, int] = {}
+        self._scratch = torch.empty(0)
         self._literal: tuple[Tensor | None, int] = (None, 0)
         self._step, self._open, self._order, self._sums, self._last = -1, False, 0, 0, ""
 
@@ -171,7 +172,7 @@ class Recorder(TorchFunctionMode):
         self._literal = (None, 0) if name == "linear" else (out, len(self.values))
         with torch.no_grad():
             other = data_of(args, index)
-            if other is not None:
+            if other is not None and not self._step:
                 some = thinned(other, self.own_rows)
                 self._note(parameter, "input", size := rms(some))
                 self._note(parameter, "active", active(some, size))
@@ -215,12 +216,21 @@ class Recorder(TorchFunctionMode):
         """``W - W0``, seen through the same view as ``weight``."""
         base = weight if id(weight) in self.names else weight._base
         assert base is not None
-        moved = base.detach() - self.start[self.names[id(base)]]
+        start = self.start[self.names[id(base)]]
+        moved = torch.sub(base.detach(), start, out=self._room(start))
         if base is weight:
             return moved
         return moved.as_strided(
             weight.size(), weight.stride(), weight.storage_offset() - base.storage_offset()
         )
+
+    def _room(self, like: Tensor) -> Tensor:
+        """Memory for one difference, used again and again: fresh pages cost more than the sum."""
+        old = self._scratch
+        same = (old.dtype, old.device) == (like.dtype, like.device)
+        if old.numel() < like.numel() or not same:
+            self._scratch = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+        return self._scratch[: like.numel()].as_strided(like.size(), like.stride())
 
     def _owner(self, value: Any) -> str | None:
         if not isinstance(value, Tensor):
