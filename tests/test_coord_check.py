@@ -265,6 +265,13 @@ def test_standard_and_mup_fail_where_they_should() -> None:
     assert abs(own("mup")) < 0.25
 
 
+def test_message_passing_that_is_switched_off_fails() -> None:
+    report = coord_check(sums, batch(), widths=[16, 32], seeds=1, gamma=1e9)
+    assert report.verdict == "fail"
+    assert report.verdict.layers == ("convs.*",)
+    assert "message passing is switched off" in str(report.verdict)
+
+
 def test_dead_features_fail() -> None:
     verdict = conclude([_slope(0.0, PASS)], {}, {"stream": 0.02}, "sizes")
     assert verdict == "fail"

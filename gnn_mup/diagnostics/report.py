@@ -119,6 +119,11 @@ class CoordReport:
         return _extreme(self.records, "ratio", max)
 
     @functools.cached_property
+    def faintest(self) -> dict[str, float]:
+        """The same, the smallest of each layer."""
+        return _extreme(self.records, "ratio", min)
+
+    @functools.cached_property
     def alive(self) -> dict[str, float]:
         """Active fraction of the stream (or, without one, of what hidden layers receive)."""
         roles = {r.layer.role for r in self.records}
@@ -134,7 +139,7 @@ class CoordReport:
             f"widths {_range(s.get('widths', ()))}{depths}, {s.get('steps')} steps of "
             f"{s.get('optimizer')}, {seeds} seed{'s' if seeds != 1 else ''}"
         )
-        return conclude(self.all_slopes, self.ratios, self.alive, checked)
+        return conclude(self.all_slopes, self.ratios, self.alive, checked, self.faintest)
 
     @property
     def slopes(self) -> pd.DataFrame:

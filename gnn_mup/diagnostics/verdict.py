@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .slopes import FAIL, PASS, UNSURE, Slope
-from .words import dead_words, gamma_words, slope_words
+from .words import dead_words, faint_words, gamma_words, slope_words
 
-RATIO, ALIVE = 2.0, 0.05
-"""Aggregated rows may be this much larger than what they were gathered from; this fraction of
-the entries of a feature must be alive."""
+RATIO, FAINT, ALIVE = 2.0, 1e-3, 0.05
+"""Aggregated rows may be this much larger than what they were gathered from, and must not be that
+much smaller; this fraction of the entries of a feature must be alive."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ def conclude(
     ratios: Mapping[str, float],
     alive: Mapping[str, float],
     checked: str,
+    faintest: Mapping[str, float] | None = None,
 ) -> Verdict:
     """The verdict over all slopes, magnitudes of message passing, and active fractions."""
     findings = [
@@ -126,6 +127,11 @@ def conclude(
         Finding(layer, "ratio", gamma_words(layer, ratio), _RANK["ratio"], math.log2(ratio))
         for layer, ratio in ratios.items()
         if ratio > RATIO
+    ]
+    findings += [
+        Finding(layer, "ratio", faint_words(layer, ratio), _RANK["ratio"], 1.0)
+        for layer, ratio in (faintest or {}).items()
+        if ratio < FAINT
     ]
     findings += [
         Finding(layer, "active", dead_words(layer, part), _RANK["active"], 1.0 - part)

@@ -79,6 +79,14 @@ def gamma_words(layer: str, ratio: float) -> str:
     )
 
 
+def faint_words(layer: str, ratio: float) -> str:
+    return (
+        f"{layer}: aggregated rows are {ratio:.2g} times as large as what they are gathered from: "
+        "message passing is switched off. Usually gamma was measured on features that overflow; "
+        "look for it in print(groups.plan), or pass gamma= a number"
+    )
+
+
 def dead_words(layer: str, part: float) -> str:
     return (
         f"{layer}: only {part:.1%} of its features are alive; usually a norm or an activation "
