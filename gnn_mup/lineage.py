@@ -20,13 +20,13 @@ class Lineage:
         coefficient = 1.0
         while True:
             node = self.graph[index]
-            step = self._same_value(node)
+            step = self.same_value(node)
             if step is None:
                 return index, coefficient
             index, factor = step
             coefficient *= factor
 
-    def _same_value(self, node: Node) -> tuple[int, float] | None:
+    def same_value(self, node: Node) -> tuple[int, float] | None:
         args = node.args
         if not args or not isinstance(args[0], Ref):
             return None

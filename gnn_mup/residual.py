@@ -24,6 +24,7 @@ class Leaf:
     node: int
     origin: int
     coefficient: float
+    sign: float = 1.0
 
 
 @dataclass
@@ -109,7 +110,7 @@ class Residuals:
                 self._collect(child, factor, here, found)
             else:
                 origin, coefficient = self.lineage.origin(child)
-                here.leaves.append(Leaf(child, origin, factor * coefficient))
+                here.leaves.append(Leaf(child, origin, factor * coefficient, factor))
 
     # -- judging ---------------------------------------------------------------------------
 
@@ -170,7 +171,11 @@ class Residuals:
         if not skips:
             found.kind = self._without_skip(found, carriers)
             return
-        whole_skips = [leaf for leaf in skips if abs(leaf.coefficient - 1.0) <= 1e-6]
+        whole_skips = [
+            leaf
+            for leaf in skips
+            if abs(self._coefficient(leaf, made_from[leaf.origin]) - 1.0) <= 1e-6
+        ]
         latest = max(whole_skips or skips, key=lambda leaf: leaf.origin)
         others = [leaf for leaf in whole_skips or skips if leaf is not latest]
         if any(latest in made_from[leaf.origin] for leaf in others):
@@ -182,8 +187,9 @@ class Residuals:
                 collected.kind = found.kind = "sum over layers"
         if found.kind:
             return
-        if abs(latest.coefficient - 1.0) > 1e-6:
-            found.kind = f"scaled skip (coefficient {latest.coefficient:.3g})"
+        coefficient = self._coefficient(latest, found.branches)
+        if abs(coefficient - 1.0) > 1e-6:
+            found.kind = f"scaled skip (coefficient {coefficient:.3g})"
         elif self._gated(found.root):
             found.kind = "gate"
         elif self.graph[latest.origin].op == "input":
@@ -197,6 +203,22 @@ class Residuals:
                 made |= self.graph[branch.node].ancestors | self.graph[branch.node].bit
             reach = between or self.graph[found.root].ancestors
             found.mixes = bool(reach & made & self.lineage.mixing)
+
+    def _coefficient(self, stream: Leaf, branches: list[Leaf]) -> float:
+        """What the stream is multiplied by from one layer's sum to the next. A constant on what
+        is no sum yet (a scaled encoder), before the branch leaves it, is part of the value."""
+        if self._is_sum(stream.origin):
+            return stream.coefficient
+        made = 0
+        for leaf in branches:
+            made |= self.graph[leaf.node].ancestors
+        index, coefficient = stream.node, stream.sign
+        while not made >> index & 1:
+            step = self.lineage.same_value(self.graph[index])
+            if step is None:
+                break
+            index, coefficient = step[0], coefficient * step[1]
+        return coefficient
 
     def _propagated(self, stream: Leaf, found: Sum, leaves: dict[int, Leaf]) -> list[Leaf]:
         """Summands that neighbours' features come in by without a weight (GCNII's support): they

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings as python_warnings
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from .assemble import Frame, Placement, assemble
-from .branches import Drafts, draft_branches, draft_messages, draft_queries, gammas
+from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
 from .checks import no_depth_limit, warnings_of
 from .errors import (
     AlreadyApplied,
@@ -209,6 +210,8 @@ def _prepare(
     factor = residual_factor(depth, base.depth if base is not None and base.depth else None)
     factor = 1.0 if base is not None and not base.depth else factor
     branches = _draft(drafts, findings, factor, options)
+    if base is None and options.gamma in ("auto", "layer"):
+        _remeasure(model, as_call(model, example), drafts, findings.residuals)
     found = gammas(findings.residuals, options.gamma, _base_gamma(base))
     messages = draft_messages(drafts, findings.residuals.graph, found)
     notes, alarms = _remarks(findings, placements, options, base)
@@ -250,6 +253,33 @@ def _findings(
         return Findings(residuals, places, residuals.depth)
     places = Places(deep, [i.span for i in found], told)
     return Findings(deep, places, depth_of(deep.graph, found), found)
+
+
+def _remeasure(model: nn.Module, call: Call, drafts: Drafts, residuals: Residuals) -> None:
+    """gamma belongs to the network as it will be: with 1/L, and divided by a first estimate.
+
+    In the untouched one sums over neighbours multiply from layer to layer; the features line up
+    with the best connected nodes, and overflow in the end.
+    """
+    graph = residuals.graph
+    large = [a for a in graph.aggregations if not a.gamma < NORMALISED]
+    estimates = [a.gamma for a in large if math.isfinite(a.gamma)]
+    if not estimates:
+        return
+    scaled = {a.module for a in large if a.module is not None}
+    trial = Drafts(model)
+    trial.drafts = copy.deepcopy(drafts.drafts)
+    for module in scaled:
+        trial.of(module).gamma = 1.0 / estimates[0]
+    try:
+        operate(model, trial.operations())
+        measured = trace(model, *call).aggregations
+    finally:
+        restore(model)
+    if [a.module for a in measured] == [a.module for a in graph.aggregations]:
+        for old, new in zip(graph.aggregations, measured, strict=True):
+            factor = estimates[0] if old.module in scaled else 1.0
+            old.messages, old.rows = new.messages, new.rows * factor
 
 
 def _insertable(residuals: Residuals) -> bool:
