@@ -5,10 +5,13 @@ Pure but for looking at the model's classes: nothing is changed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import nn
+from torch.fx import GraphModule
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.models.rev_gnn import InvertibleModule
 
@@ -61,11 +64,7 @@ class Drafts:
                 "factor there and pass residual='off'"
             )
         module = self.modules[site.owner]
-        if (
-            isinstance(module, nn.Module)
-            and hasattr(module, "graph")
-            and hasattr(module, "recompile")
-        ):
+        if isinstance(module, GraphModule):
             raise SurgeryError(
                 f"{site.owner or type(module).__name__} is an fx GraphModule, whose code has no "
                 "source to edit. Transfer the model before tracing it with fx"
@@ -172,8 +171,6 @@ def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
 
 def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:
     """``sum([x, h, g])`` runs several additions at one position: which summand is it?"""
-    import ast
-
     if site.function is None or site.position is None or edit.what != "residual branch":
         return action
     node = node_at(function_node(site.function), site.position)
@@ -335,11 +332,11 @@ def draft_messages(
     for module, factors in per_module.items():
         scaled = [f for f in factors if f != 1.0]
         if scaled:
-            drafts.of(module).gamma = sum(scaled) / len(scaled)
+            drafts.of(module).gamma = _mean(scaled)
     return [
         Message(
             module,
-            sum(g for g, _ in values) / len(values),
+            _mean([g for g, _ in values]),
             _mean([f for _, f in values if f != 1.0]),
             file,
             line,
@@ -349,14 +346,11 @@ def draft_messages(
     ]
 
 
-def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return sum(listed) / len(listed) if listed else 1.0
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 1.0
 
 
 def _source_of(cls: type) -> tuple[str, int]:
-    import inspect
-
     try:
         return inspect.getsourcefile(cls) or cls.__module__, 0
     except TypeError:

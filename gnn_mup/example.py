@@ -51,9 +51,15 @@ def as_call(model: nn.Module, example: Any) -> Call:
             f"example: {type(example).__name__} is nothing a forward call takes. Pass a tuple of "
             "positional arguments, a dict of keyword arguments, a PyG data object or a loader"
         )
-    call = (tuple(_clone(a) for a in args), {k: _clone(v) for k, v in kwargs.items()})
+    call = cloned((args, kwargs))
     _check(call)
     return call
+
+
+def cloned(call: Call) -> Call:
+    """The same call with tensors of its own: a forward pass may change what it is given."""
+    args, kwargs = call
+    return tuple(_clone(a) for a in args), {k: _clone(v) for k, v in kwargs.items()}
 
 
 def _clone(value: Any) -> Any:

@@ -7,7 +7,7 @@ with its bias, the gain and bias of a norm. It is exact where nothing else hangs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from .graph import Node, Ref
 from .groups import PLAN_ATTRIBUTE, plan_of
 from .plan import Fold
 from .roles import Places
-from .surgery import GAMMA, QUERY, rescale, restore
+from .surgery import GAMMA, QUERY, Operation, rescale, restore
 
 _HOMOGENEOUS = ops.names("""
     relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat scatter_add scatter_add_ index_add
@@ -88,11 +88,10 @@ class Folder:
         node = self.graph[index]
         if index in way.nodes:
             return
+        way.nodes.add(index)
         if self.places.lineage.contractions >> index & 1:
-            way.nodes.add(index)
             way.params |= self._weights_at(node)
             return
-        way.nodes.add(index)
         for parent in self._scaled_parents(node, way):
             self._back(parent, way)
 
@@ -157,7 +156,9 @@ class Folder:
                 raise _No(f"{name} is used elsewhere too")
 
 
-def find_folds(drafts: Drafts, places: Places, found: Mapping[int, Any]) -> tuple[Fold, ...]:
+def find_folds(
+    drafts: Drafts, operations: Iterable[Operation], places: Places, found: Mapping[int, Any]
+) -> tuple[Fold, ...]:
     """For every factor that the drafts put on a module: where it could be baked in."""
     folder = Folder(places)
     uses: dict[tuple[str, str], Uses] = {}
@@ -169,7 +170,7 @@ def find_folds(drafts: Drafts, places: Places, found: Mapping[int, Any]) -> tupl
             children = {c.index for c in places.graph.live_children(index)}
             uses.setdefault((aggregation.module, GAMMA), []).append((index, children))
     folds = []
-    for operation in drafts.operations():
+    for operation in operations:
         for attribute, factor in dict(operation.floats).items():
             here = uses.get((operation.module, attribute))
             if attribute == QUERY:

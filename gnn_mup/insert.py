@@ -123,7 +123,7 @@ def depth_of(graph: Graph, found: list[Insertion]) -> int:
 def draft_insertions(drafts: Drafts, found: list[Insertion], factor: float) -> list[Branch]:
     """Edits and records; a pair of expressions that several layers share is edited once."""
     slots: dict[tuple[object, ...], int] = {}
-    records: dict[tuple[str, int], list[str]] = {}
+    records: dict[tuple[str, int, str], list[str]] = {}
     for insertion in found:
         opened, closed = insertion.open, insertion.close
         if opened.position is None or closed.position is None or opened.owner is None:
@@ -139,24 +139,18 @@ def draft_insertions(drafts: Drafts, found: list[Insertion], factor: float) -> l
             drafts.edit(opened, "open", None, slot)
             drafts.edit(closed, "close", None, slot)
         drafts.of(insertion.layer).floats[SKIP] = factor
-        records.setdefault((opened.file, opened.line), []).append(insertion.layer)
+        records.setdefault((opened.file, opened.line, opened.text), []).append(insertion.layer)
     return [
         Branch(
             factor,
             "inserted residual connection",
             file,
             line,
-            before=_text(file, line),
+            before=text,
             after=f"x = x + (this layer, its norm and activation) / {round(1 / factor)}",
             modules=tuple(layers),
             count=len(layers),
             mixes_nodes=True,
         )
-        for (file, line), layers in records.items()
+        for (file, line, text), layers in records.items()
     ]
-
-
-def _text(file: str, line: int) -> str:
-    import linecache
-
-    return linecache.getline(file, line).strip()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -24,7 +25,7 @@ from .errors import (
     TransferError,
     TransferWarning,
 )
-from .example import Call, as_call
+from .example import Call, as_call, cloned
 from .extend import described
 from .fold import find_folds
 from .groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plan_of
@@ -36,7 +37,7 @@ from .rules import Family, Role, residual_factor
 from .shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .shapes import make_base_shapes as compare_shapes
 from .surgery import Operation, operate, rescale, restore
-from .trace import trace
+from .trace import trace, untouched
 from .tuned import CORRECTION, DECAY, LR, with_tuned
 
 
@@ -195,7 +196,8 @@ def _prepare(
     base = _base(options, example)
     settings, correction = with_tuned(base, settings, options.correction)
     options = replace(options, correction=correction)
-    findings = _findings(model, as_call(model, example), options, base)
+    call = as_call(model, example)
+    findings = _findings(model, call, options, base)
     depth = max(options.depth or findings.depth, 1)
     placements = _placements(model, findings, options)
     frame = Frame(
@@ -211,7 +213,7 @@ def _prepare(
     factor = 1.0 if base is not None and not base.depth else factor
     branches = _draft(drafts, findings, factor, options)
     if base is None and options.gamma in ("auto", "layer"):
-        _remeasure(model, as_call(model, example), drafts, findings.residuals)
+        _remeasure(model, call, drafts, findings.residuals)
     found = gammas(findings.residuals, options.gamma, _base_gamma(base))
     messages = draft_messages(drafts, findings.residuals.graph, found)
     notes, alarms = _remarks(findings, placements, options, base)
@@ -220,7 +222,7 @@ def _prepare(
     operations = drafts.operations()
     plan = replace(
         plan,
-        folds=find_folds(drafts, findings.places, found),
+        folds=find_folds(drafts, operations, findings.places, found),
         branches=tuple(branches),
         messages=tuple(messages),
         warnings=tuple(alarms),
@@ -233,7 +235,7 @@ def _prepare(
 def _findings(
     model: nn.Module, call: Call, options: Options, base: BaseShapes | None = None
 ) -> Findings:
-    residuals = Residuals(trace(model, *call))
+    residuals = Residuals(trace(model, *cloned(call)))
     told = described(model)
     places = Places(residuals, described=told)
     may_insert = options.residual == "insert" or (
@@ -241,7 +243,7 @@ def _findings(
     )
     if residuals.residual or not may_insert or not _insertable(residuals):
         return Findings(residuals, places, residuals.depth)
-    deep = Residuals(trace(model, *call, calls=True))
+    deep = Residuals(trace(model, *cloned(call), calls=True))
     found = insertions(model, Places(deep, described=told))
     try:
         draft_insertions(Drafts(model), found, 1.0)
@@ -273,7 +275,7 @@ def _remeasure(model: nn.Module, call: Call, drafts: Drafts, residuals: Residual
         trial.of(module).gamma = 1.0 / estimates[0]
     try:
         operate(model, trial.operations())
-        measured = trace(model, *call).aggregations
+        measured = trace(model, *cloned(call)).aggregations
     finally:
         restore(model)
     if [a.module for a in measured] == [a.module for a in graph.aggregations]:
@@ -438,7 +440,7 @@ def _check_model(model: Any) -> None:
     kind = type(model).__name__
     wrapped = kind in ("OptimizedModule", "DistributedDataParallel", "FullyShardedDataParallel")
     compiled = any(m._compiled_call_impl is not None for m in model.modules())
-    if wrapped or compiled or isinstance(model, _script_modules()):
+    if wrapped or compiled or isinstance(model, torch.jit.ScriptModule):
         raise TransferError(
             f"{kind} is compiled or wrapped: its forward pass can no longer be edited. Call "
             "apply_transfer on the plain model first, then compile or wrap it"
@@ -461,18 +463,8 @@ def _check_model(model: Any) -> None:
         raise TransferError(f"{empty[0]} has no elements: a layer of width zero cannot transfer")
 
 
-def _script_modules() -> type:
-    import torch
-
-    return torch.jit.ScriptModule
-
-
 def _initialise_lazy(model: nn.Module, example: Any) -> None:
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
-        import torch
-
-        from .trace import untouched
-
         if example is None:
             raise ExampleNeeded(
                 f"{type(model).__name__} has lazy layers, whose sizes only data can tell. Pass "
