@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -35,6 +35,7 @@ class Placement:
     decoder_width: float | None = None
     head_dim: int = 0
     packed: bool = False
+    readouts: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Frame:
     correction: float = 1.0
     base: BaseShapes | None = None
     rescale: bool = True
+    matched: Mapping[str, Matched] = field(default_factory=dict)
+    """Every tensor beside the base's: ``base.match(...)``."""
 
     @property
     def depth_ratio(self) -> float:
@@ -58,14 +61,11 @@ def assemble(
 ) -> Plan:
     """The plan of a model whose tensors have been placed, without branches and messages."""
     names = _all_names(model)
-    matched: Mapping[str, Matched] = {}
-    if frame.base is not None:
-        matched = frame.base.match({n: tuple(p.shape) for n, p in model.named_parameters()})
     scales = initial_rms(model)
     params = {}
     for name, parameter in model.named_parameters():
         placement = placements[name]
-        match = matched.get(name)
+        match = frame.matched.get(name)
         where = _where(placement, frame, match)
         before = scales[name] or 0.0
         params[name] = ParamRecord(
@@ -102,6 +102,7 @@ def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | 
             frame.depth,
             placement.branches,
             correction,
+            placement.readouts,
         )
     assert frame.base is not None
     return Ratio(
@@ -113,6 +114,7 @@ def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | 
         _branch_ratio(placement, frame, match),
         correction,
         _query(placement, frame, match),
+        frame.depth_ratio if placement.readouts > 1.0 else 1.0,
     )
 
 
