@@ -16,7 +16,7 @@ from .errors import (
     TransferWarning,
 )
 from .extend import Weight, describes
-from .fold import FoldReport, fold_transfer
+from .fold import FoldReport, fold_transfer, unfold_transfer
 from .groups import TransferGroups, clip_grad_norm_, transfer_groups
 from .measure import measure_correction, measure_gamma, tau_epoch, weight_decay_from_tau
 from .plan import Plan
@@ -82,5 +82,6 @@ __all__ = [
     "tau_epoch",
     "transfer_groups",
     "tune",
+    "unfold_transfer",
     "weight_decay_from_tau",
 ]

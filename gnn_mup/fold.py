@@ -16,19 +16,24 @@ from torch import nn
 
 from . import ops
 from .branches import Drafts
+from .display import fold_names
 from .errors import TransferError
 from .graph import Node, Ref
 from .groups import PLAN_ATTRIBUTE, plan_of
-from .plan import Fold
+from .plan import Fold, Plan
 from .roles import Places
+from .source import SKIP
 from .surgery import GAMMA, QUERY, Operation, rescale, restore
 
 _HOMOGENEOUS = ops.names("""
-    relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat scatter_add scatter_add_ index_add
+    relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat stack scatter_add scatter_add_ index_add
     index_add_ scatter_reduce scatter_reduce_ amax native_dropout _sparse_mm index_select index
     gather
 """)
 """f(c x) = c f(x) for positive c."""
+
+
+_INSERTED = "the residual connection itself was put in, and stays"
 
 
 class _No(Exception):
@@ -98,11 +103,25 @@ class Folder:
     def _weights_at(self, node: Node) -> set[str]:
         uses = self.places.uses_at(node.index)
         matrices = {u.param for u in uses if u.how == "matrix"}
-        vectors = {u.param for u in uses if u.how == "vector"}
-        bias = node.op in ("addmm", "baddbmm") and not self.graph[node.parents[0]].pure
-        if len(matrices) != 1 or bias or node.op in ops.RECURRENT:
+        operands = list(node.parents)
+        biased = node.op in ("addmm", "baddbmm")
+        bias = self.graph[operands.pop(0)] if biased else None
+        if len(matrices) != 1 or node.op in ops.RECURRENT or (bias and bias.param is None):
             raise _No(f"{node.op} is not one matrix and its bias")
-        return matrices | vectors
+        weights = [o for o in operands if self.places.lineage.weight_like(o)]
+        if len(weights) != 1 or not self._proportional(weights[0], min(matrices)):
+            raise _No("its weight is computed from parameters")
+        return matrices | ({str(bias.param)} if bias else set())
+
+    def _proportional(self, index: int, name: str) -> bool:
+        """Whether a weight grows like this one of the parameters it is made of."""
+        node = self.graph[index]
+        if node.op == "param":
+            return node.param == name
+        if node.op not in ops.ALIAS | ops.PICK | ops.GATHER | ops.MUL | {"mm", "bmm"}:
+            return False
+        ways = [p for p in node.parents if self.graph[p].weights and self._proportional(p, name)]
+        return len(ways) == 1
 
     def _scaled_parents(self, node: Node, way: _Way) -> list[int]:
         """What has to be scaled for this node to be."""
@@ -124,11 +143,13 @@ class Folder:
         if node.op in ops.MUL:
             return self._factor_of(node, args)
         if node.op in ops.ALIAS | ops.PICK | _HOMOGENEOUS:
-            listed = node.args[0] if node.op == "cat" else ()
+            listed = node.args[0] if node.op in ("cat", "stack") else ()
             floating = [r.node for r in listed if isinstance(r, Ref)] or [
                 a for a in args if self.graph[a].floating and self.graph[a].data
             ]
             return floating
+        if not node.weights:
+            raise _No("it acts on the data themselves")
         raise _No(f"{node.op} does not commute with it")
 
     def _factor_of(self, node: Node, args: list[int]) -> list[int]:
@@ -178,7 +199,8 @@ def find_folds(
             elif here:
                 folds.append(folder.fold(operation.module, attribute, factor, here))
             else:
-                reason = "it scales a sum as a whole, or belongs to an inserted connection"
+                inserted = attribute.startswith(SKIP.format(""))
+                reason = _INSERTED if inserted else "it is applied by code outside the layers"
                 folds.append(Fold(operation.module, attribute, factor, (), reason))
     return tuple(folds)
 
@@ -232,6 +254,54 @@ def fold_transfer(model: nn.Module) -> FoldReport:
             modules[fold.module].__dict__[fold.attribute] = 1.0
         model.__dict__[PLAN_ATTRIBUTE] = plan.with_folds(kept, factors)
     return FoldReport(folded, kept)
+
+
+def unfold_transfer(model: nn.Module) -> FoldReport:
+    """Give a transferred model the outputs back that it had before, through its weights.
+
+    >>> apply_transfer(model, batch, init="keep")                           # doctest: +SKIP
+    >>> print(unfold_transfer(model))                                       # doctest: +SKIP
+
+    The other way round from `fold_transfer`, before training: weights are multiplied by L and gamma
+    where that is exact; what could not be is named. Fine-tuning then starts from the checkpoint's
+    own function, with the rates of the rules.
+    """
+    plan = plan_of(model)
+    if PLAN_ATTRIBUTE not in model.__dict__:
+        raise TransferError("the transfer sits on a part of this model: call unfold_transfer on it")
+    folded = tuple(f for f in plan.folds if not f.reason)
+    factors: dict[str, float] = {}
+    modules = dict(model.named_modules())
+    for fold in folded:
+        if fold.attribute == QUERY:
+            _fold_queries(modules[fold.module], 1.0 / fold.factor)
+        for name in fold.params:
+            factors[name] = factors.get(name, 1.0) / fold.factor
+    rescale(model, factors)
+    model.__dict__[PLAN_ATTRIBUTE] = plan.with_folds(plan.folds, factors)
+    return FoldReport(folded, tuple(f for f in plan.folds if f.reason))
+
+
+def forward_changes(plan: Plan) -> list[str]:
+    """What a checkpoint's owner has to know where weights are kept and the forward pass is not."""
+    changes = [
+        f"{b.count} x {b.what} times {b.factor:.4g}" for b in plan.branches if b.factor != 1.0
+    ]
+    layers = sum(m.count for m in plan.messages if not m.normalised)
+    if layers:
+        changes.append(f"{layers} x message passing divided by gamma = {plan.gamma:.4g}")
+    if not changes:
+        return []
+    params = fold_names(dict.fromkeys(name for fold in plan.folds for name in fold.params))
+    kept = sorted({fold.reason for fold in plan.folds if fold.reason})
+    back = f" into {', '.join(params)}" if params else ""
+    rest = f" (all but what cannot be: {'; '.join(kept)})" if kept else " exactly"
+    return [
+        f"init='keep': the weights stay, the forward pass does not: {'; '.join(changes)}. A "
+        "checkpoint that was trained without gnn_mup gives other outputs than before. Fine-tune it "
+        f"as it is; or call unfold_transfer(model), which brings its outputs back{back}{rest}; or "
+        "pass residual='off', gamma=None: then nothing but the learning rates changes"
+    ]
 
 
 def _fold_queries(module: nn.Module, factor: float) -> None:

@@ -28,7 +28,7 @@ from .errors import (
 )
 from .example import Call, as_call, cloned
 from .extend import described
-from .fold import find_folds
+from .fold import find_folds, forward_changes
 from .groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plan_of
 from .insert import Insertion, depth_of, draft_insertions, insertions
 from .plan import Branch, Plan, Settings, check_patterns, matches, resolve_optimizer
@@ -232,6 +232,8 @@ def _prepare(
         notes=tuple(notes),
         inserted=bool(findings.inserted),
     )
+    if options.init == "keep":
+        plan = replace(plan, notes=(*plan.notes, *forward_changes(plan)))
     return plan, operations
 
 

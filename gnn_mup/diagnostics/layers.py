@@ -38,7 +38,8 @@ def short(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """The name with its first number left open: ``convs.0.nn.2`` -> ``convs.*.nn.2``."""
+    """The name with its first number left open: ``convs.0.nn.2`` -> ``convs.*.nn.2``, ``gcl_0.w`` ->
+    ``gcl_*.w``."""
     return re.sub(r"(^|\.|\s)\d+(?=\.|$)", r"\1*", name, count=1)
 
 
