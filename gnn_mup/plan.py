@@ -270,7 +270,7 @@ _CLASSES: dict[str, str] = {
 change (divided by a running size of the gradient) is Adam-like."""
 
 _REFUSED: dict[str, str] = {
-    "ASGD": "its steps shrink by a power of 1 + lambd * lr * t, so the groups drift apart. Use SGD, "
+    "ASGD": "its steps shrink by a power of 1 + lambd * lr * t, so groups drift apart. Use SGD, "
     "and torch.optim.swa_utils.AveragedModel for the average",
     "Adadelta": "its eps is the floor under the gradient and also the size of the first steps, so "
     "neither lr nor eps alone sets the step. Use Adam",
