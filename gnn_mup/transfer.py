@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 from .assemble import Frame, Placement, assemble
 from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
 from .checks import no_depth_limit, warnings_of
+from .computed import placed_through
 from .errors import (
     AlreadyApplied,
     ExampleNeeded,
@@ -297,7 +298,7 @@ def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[
         for name in placed:
             if matches(pattern, [name]):
                 placed[name] = overridden(placed[name], Role(role))
-    return placed
+    return placed_through(model, placed)
 
 
 def _draft(drafts: Drafts, findings: Findings, factor: float, options: Options) -> list[Branch]:
