@@ -41,7 +41,7 @@ class Redraw:
         if _running.get():
             return own(self.module, *args, **kwargs)
         # By value: PyG's initialisers write through .data, which no version counter sees.
-        before = {n: _local(p).clone() for n, p in self.module.named_parameters()}
+        before = {n: _sample(p).clone() for n, p in self.module.named_parameters()}
         token = _running.set(True)
         try:
             result = own(self.module, *args, **kwargs)
@@ -50,7 +50,7 @@ class Redraw:
         drawn = {
             n: p
             for n, p in self.module.named_parameters()
-            if n not in before or not torch.equal(before[n], _local(p))
+            if n not in before or not torch.equal(before[n], _sample(p))
         }
         if drawn:
             self._warn()
@@ -89,10 +89,11 @@ class Redraw:
         return (Redraw, (self.module, self.scales, self.keeps, None, self.loose))
 
 
-def _local(parameter: Any) -> torch.Tensor:
-    """The values that lie here, of a sharded parameter too."""
-    values: torch.Tensor = parameter.detach()
-    return values.to_local() if hasattr(values, "to_local") else values
+def _sample(parameter: Any) -> torch.Tensor:
+    """Some values of a parameter, of a shard those that lie here: enough to see a new draw."""
+    values = parameter.detach()
+    values = values.to_local() if hasattr(values, "to_local") else values
+    return torch.as_tensor(values).reshape(-1)[:4096]
 
 
 def _factor(parameter: torch.Tensor, factor: float, after: float) -> float:

@@ -344,7 +344,8 @@ class Places:
     def _kind(self, use: Use) -> tuple[Kind, float, str]:
         out = self.finite[use.node]
         if use.how == "lookup":
-            kind = Kind.NO_WIDTH if out else Kind.DATA_IN
+            number = not use.out_axes  # a weight for each relation, say: no features come of it
+            kind = Kind.NO_WIDTH if out or number else Kind.DATA_IN
             return kind, 1.0, "category look-up"
         if use.how == "vector":
             if use.bias_of_generated:

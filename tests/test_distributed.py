@@ -94,7 +94,7 @@ def test_sharded_gradients_are_clipped_alike(found: dict[str, Any]) -> None:
 
 def _checkpointed(rank: int, found: dict[str, Any]) -> None:
     import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict import get_state_dict
 
     folder = [tempfile.mkdtemp() if rank == 0 else ""]
     dist.broadcast_object_list(folder)
@@ -113,29 +113,33 @@ def _checkpointed(rank: int, found: dict[str, Any]) -> None:
     with torch.no_grad():
         for parameter in fresh.parameters():
             parameter.zero_()
-    again = torch.optim.Adam(transfer_groups(fresh, lr=9.0))
-    weights, state = get_state_dict(fresh, again)
-    read = {"model": weights, "optimizer": state}
-    dcp.load(read, checkpoint_id=folder[0])
-    set_state_dict(fresh, again, model_state_dict=read["model"], optim_state_dict=read["optimizer"])
+    again = _read(fresh, folder[0])
     found["rates"] = [g["lr"] for g in again.param_groups]
     found["expected rates"] = [g["lr"] for g in optimizer.param_groups]
     found["second"] = losses(fresh, None, 3, lambda _: again)
-
     plain = pair()[0]  # the same files into a model that is not sharded
-    plain_optimizer = torch.optim.Adam(transfer_groups(plain))
-    weights, state = get_state_dict(plain, plain_optimizer)
-    read = {"model": weights, "optimizer": state}
-    dcp.load(read, checkpoint_id=folder[0])
-    set_state_dict(
-        plain, plain_optimizer, model_state_dict=read["model"], optim_state_dict=read["optimizer"]
-    )
-    found["unsharded"] = losses(plain, None, 3, lambda _: plain_optimizer)
+    read = _read(plain, folder[0])
+    found["unsharded"] = losses(plain, None, 3, lambda _: read)
     dist.barrier()
     if rank == 0:
         for path in Path(folder[0]).iterdir():
             path.unlink()
         Path(folder[0]).rmdir()
+
+
+def _read(model: nn.Module, folder: str) -> torch.optim.Optimizer:
+    """Weights and optimizer from a checkpoint; the learning rates too."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    optimizer = torch.optim.Adam(transfer_groups(model, lr=9.0))
+    weights, state = get_state_dict(model, optimizer)
+    read = {"model": weights, "optimizer": state}
+    dcp.load(read, checkpoint_id=folder)
+    set_state_dict(
+        model, optimizer, model_state_dict=read["model"], optim_state_dict=read["optimizer"]
+    )
+    return optimizer
 
 
 def test_a_sharded_checkpoint_goes_on_where_it_was(found: dict[str, Any]) -> None:

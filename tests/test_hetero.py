@@ -24,6 +24,7 @@ from torch_geometric.nn import (
     SAGEConv,
     TransformerConv,
     to_hetero,
+    to_hetero_with_bases,
 )
 from torch_geometric.utils import trim_to_layer
 
@@ -197,6 +198,24 @@ def test_factors_of_a_graph_are_folded_and_compared(tmp_path: Path) -> None:
     report = fold_transfer(model)
     assert len(report.folded) == 6 + 9  # 1/L of two kinds of nodes, 1/gamma of three relations
     torch.testing.assert_close(papers(model), before, rtol=1e-4, atol=1e-5)
+
+
+def test_bases_instead_of_relations() -> None:
+    """Its weight of a relation is a number that is looked up, not a vector of features."""
+
+    class Shared(Homogeneous):
+        def forward(self, x, edge_index):  # type: ignore[no-untyped-def]
+            x = self.encoder(x)
+            for conv in self.convs:
+                x = x + conv((x, x), edge_index).relu()
+            return self.decoder(x)
+
+    model = to_hetero_with_bases(Shared(), METADATA, num_bases=2, in_channels={"x": 6})
+    plan = apply_transfer(model, CALL).plan
+    assert plan.depth == 3
+    assert sum(b.count for b in plan.scaled_branches()) == 3
+    record = plan.params["convs.0.convs.0.edge_type_weight"]
+    assert (record.kind, record.init_factor) == ("no-width", 1.0)
 
 
 def test_any_graph_module_will_do() -> None:
