@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
+from torch_geometric.nn import MessagePassing
 
 from .assemble import Frame, Placement, assemble
 from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
@@ -241,6 +242,7 @@ def _findings(
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )
+    may_insert &= any(isinstance(m, MessagePassing) for m in model.modules())
     if residuals.residual or not may_insert or not _insertable(residuals):
         return Findings(residuals, places, residuals.depth)
     deep = Residuals(trace(model, *cloned(call), calls=True))
