@@ -74,7 +74,8 @@ def cpu_time(action: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="smaller widths, where what a run costs apart from training shows")
+    small = "smaller widths, where what a run costs apart from its training shows"
+    parser.add_argument("--quick", action="store_true", help=small)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=256, help="rows in the batch")

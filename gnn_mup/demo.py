@@ -32,6 +32,7 @@ RATES = {
     "standard": [2.0**octave for octave in range(-10, -2)],
     "transfer": [2.0**octave for octave in range(-5, 2)],
 }
+AFTER = "after apply_transfer"
 GROWTH = 4
 """A size takes about this many times as long as the one before."""
 
@@ -99,11 +100,11 @@ def _check(sizes: tuple[tuple[int, int], ...], batch: Batch) -> bool:
         label: coord_check(
             DigitsGNN, batch, widths=widths, depths=depths, seeds=2, lr=rate, transfer=transfer
         )
-        for label, transfer, rate in (("as it is", False, 0.01), ("after apply_transfer", True, 0.1))
+        for label, transfer, rate in (("as it is", False, 0.01), (AFTER, True, 0.1))
     }
     for label, report in reports.items():
         print(_indented(f"{label}: {report.verdict}"))
-    return bool(reports["after apply_transfer"].verdict == "pass")
+    return bool(reports[AFTER].verdict == "pass")
 
 
 def _sweep(sizes: tuple[tuple[int, int], ...], fit: Fit, until: float) -> SweepReport:
@@ -129,8 +130,8 @@ def _words(report: SweepReport) -> str:
     kept = {kind: report.at_anchor(kind)[w1, d1] for kind in RATES}
     own = {kind: report.best[kind][w1, d1][1] for kind in RATES}
     return (
-        f"   At the learning rate that is best for width {w0}, depth {d0}, the model of width {w1}, "
-        f"depth {d1}\n   ends at loss {kept['standard']:.3g} as it is (tuned anew: "
+        f"   At the learning rate that is best for width {w0}, depth {d0}, the model of width "
+        f"{w1}, depth {d1}\n   ends at loss {kept['standard']:.3g} as it is (tuned anew: "
         f"{own['standard']:.3g}). After apply_transfer it ends at\n   {kept['transfer']:.3g} "
         f"(tuned anew: {own['transfer']:.3g}): nothing to tune again."
     )

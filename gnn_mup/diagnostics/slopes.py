@@ -17,7 +17,7 @@ LATE_STEPS = 25
 
 
 CONFIDENCE = 0.99
-"""Of the intervals. A report judges some forty slopes: at 95 % two of them would be off by chance."""
+"""Of the intervals. A report judges some forty slopes: at 95 % two would be off by chance."""
 
 PRIOR = 4
 FAMILIES = {"own": "update", "change": "update", "features": "start", "branch": "start"}
@@ -62,7 +62,7 @@ class Fit:
     free: int
 
     def interval(self, usual: float = 0.0) -> tuple[float, float]:
-        """The interval at `CONFIDENCE`. ``usual`` is the variance that layers of this report usually have.
+        """The interval. ``usual`` is the variance that layers of this report usually have.
 
         Of two seeds and two sizes one degree of freedom is left, and among fifty layers some
         agree with themselves by chance; so the layer's own variance is averaged with the usual
