@@ -92,7 +92,8 @@ def main() -> None:
         lines.append(f"| {words:37s}| {found['loss']:.3f} | {shown} | {cost:.0f} |")
     print("\n".join(lines))
     if not args.quick:
-        head = f"`python examples/proxy_tuning.py`, {time.perf_counter() - begun:.0f} s, one thread."
+        took = time.perf_counter() - begun
+        head = f"`python examples/proxy_tuning.py`, {took:.0f} s on one thread."
         head += f" Proxy {PROXY}, target {target}, {trials} trials of {steps} steps each.\n"
         args.results.mkdir(parents=True, exist_ok=True)
         (args.results / "proxy_tuning.md").write_text("\n".join([head, *lines, ""]))
