@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -117,6 +118,31 @@ def transfer_groups(
         no_decay=old.no_decay if no_decay is None else tuple(no_decay),
     )
     return build_groups(model, plan.under(new))
+
+
+def set_lr(optimizer: Any, lr: float) -> None:
+    """Set the learning rate by hand: each group gets ``lr`` times its own factor.
+
+    >>> set_lr(optimizer, 0.1 * min(1.0, step / 100))                       # doctest: +SKIP
+
+    ``group["lr"] = lr`` for all groups would undo the transfer. It also serves schedulers that
+    know one absolute number only (`CosineAnnealingLR(eta_min=...)`): let one run on an optimizer
+    of its own and hand its number on.
+    """
+    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0 <= lr < math.inf:
+        raise TransferError(f"lr must be a finite number that is not negative, not {lr!r}")
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups or any("lr_scale" not in group for group in groups):
+        raise TransferError(
+            f"{type(optimizer).__name__} has a group without lr_scale, so nothing is known of its "
+            "learning rate. Make it from the groups of a transfer: Adam(apply_transfer(model, ...))"
+        )
+    for group in groups:
+        value = float(lr) * group["lr_scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
 
 
 def plan_of(model: nn.Module) -> Plan:

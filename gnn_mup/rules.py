@@ -138,6 +138,9 @@ class Spot:
     >>> spot = Spot(Kind.WIDTH, Role.RESIDUAL, fan_in=256, width=256, depth=16)
     >>> lr_factor(spot, Family.ADAM)
     0.00390625
+
+    ``gain``: the tensor is so many times larger than what its row speaks of (the gain of weight
+    norm, `computed`). It acts on Adam's rate once, on SGD's rate twice.
     """
 
     kind: Kind
@@ -147,6 +150,7 @@ class Spot:
     depth: float = 1.0
     branches: float = 1.0
     correction: float = 1.0
+    gain: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -177,6 +181,7 @@ class Ratio:
     branches: float = 1.0
     correction: float = 1.0
     query: float = 1.0
+    gain: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -193,7 +198,7 @@ def init_rms(where: Spot | Ratio) -> float | None:
     """
     row = TABLE[where.kind]
     if isinstance(where, Ratio):
-        return row.relative_init.at(where.fan_in, where.fan_out) * where.query
+        return row.relative_init.at(where.fan_in, where.fan_out) * where.query * where.gain
     return None if row.init is None else row.init.at(where.width, where.fan_in)
 
 
@@ -205,6 +210,7 @@ def lr_factor(where: Spot | Ratio, family: Family) -> float:
         size *= where.query if family is Family.ADAM else where.query**2
     else:
         size = row.lr[family].at(where.width, where.fan_in)
+    size *= where.gain if family is Family.ADAM else where.gain**2
     return size * where.place[family]
 
 
@@ -217,7 +223,7 @@ def gradient_scale(where: Spot | Ratio) -> float:
         width = (where.fan_out**0.5 if generated else where.fan_out) * where.query
     else:
         width = where.width
-    scale = 1.0 if where.kind in _FINITE_OUT else 1.0 / width
+    scale = (1.0 if where.kind in _FINITE_OUT else 1.0 / width) / where.gain
     return scale * where.branches / where.depth if where.role is Role.RESIDUAL else scale
 
 
@@ -271,7 +277,7 @@ def _l2_over_gradient(where: Spot | Ratio) -> float:
 def _reference(where: Spot | Ratio) -> Spot | Ratio:
     """The same tensor at the size where a user's coupled decay means what they are used to."""
     if isinstance(where, Ratio):
-        return replace(where, fan_in=1.0, fan_out=1.0, depth=1.0, branches=1.0, query=1.0)
+        return replace(where, fan_in=1.0, fan_out=1.0, depth=1.0, branches=1.0, query=1.0, gain=1.0)
     fan_in = where.fan_in
     if where.kind in _FAN_IN_GROWS:
         fan_in *= REFERENCE_WIDTH / where.width

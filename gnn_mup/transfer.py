@@ -18,6 +18,7 @@ from torch_geometric.nn import MessagePassing
 from .assemble import Frame, Placement, assemble
 from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
 from .checks import no_depth_limit, warnings_of
+from .computed import placed_through
 from .errors import (
     AlreadyApplied,
     ExampleNeeded,
@@ -299,7 +300,7 @@ def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[
         for name in placed:
             if matches(pattern, [name]):
                 placed[name] = overridden(placed[name], Role(role))
-    return placed
+    return placed_through(model, placed)
 
 
 def _draft(drafts: Drafts, findings: Findings, factor: float, options: Options) -> list[Branch]:
