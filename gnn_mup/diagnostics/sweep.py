@@ -33,7 +33,7 @@ def sweep(
     seeds: int | Sequence[int] = 1,
     transfer: How | Sequence[Any] | Mapping[str, How] = True,
     optimizer: Any = "adam",
-    weight_decay: float = 0.0,
+    weight_decay: float | Callable[[float], float] = 0.0,
     example: Any = None,
     storage: Any = None,
     name: str = "sweep",
@@ -63,7 +63,8 @@ def sweep(
             the smallest width; a dict of further arguments of `apply_transfer`; a function
             ``(model, example, lr)`` that returns parameter groups; or several of these: a list, or
             a dict with names.
-        optimizer, weight_decay: as in `apply_transfer`; the optimizer may be a `functools.partial`.
+        optimizer, weight_decay: as in `apply_transfer`; the optimizer may be a `functools.partial`,
+            the weight decay a function of eta0 (one that keeps tau_epoch: `weight_decay_from_tau`).
         example: as in `apply_transfer`; with a `Fit` its first batch.
         storage: a file (SQLite; ``.log``: a journal), an Optuna URL or storage, ``":memory:"``; by
             default the file ``gnn-mup-<name>.db``.

@@ -20,7 +20,9 @@ LOSSES = {"loss": "training loss", "best_loss": "best training loss"}
 NAMES = {"standard": "standard parameterization", "transfer": "gnn_mup", "mup": "mup (width only)"}
 
 
-def plot_rates(report: SweepReport, path: Path, title: str = "") -> Path:
+def plot_rates(
+    report: SweepReport, path: Path, title: str = "", axis: str = "learning rate eta0"
+) -> Path:
     """Rows: what is measured. Columns: parameterizations. Lines: sizes."""
     columns = [report.column]
     if any(c.get("metric") is not None for c in report.cells):
@@ -36,7 +38,7 @@ def plot_rates(report: SweepReport, path: Path, title: str = "") -> Path:
     for panel, kind in zip(panels[0], kinds, strict=False):
         panel.set_title(_headline(report, kind), fontsize=11)
     for panel in panels[-1]:
-        panel.set_xlabel("learning rate eta0")
+        panel.set_xlabel(axis)
     _legend(figure, panels[0][0], report, kinds)
     _title(figure, title)
     return _saved(figure, path)

@@ -30,7 +30,7 @@ class Runner:
     fit: Any
     kinds: Mapping[str, How]
     optimizer: Any
-    weight_decay: float
+    weight_decay: float | Callable[[float], float]
     example: Any
     arguments: Mapping[str, Any]
     widths: tuple[int, ...] = ()
@@ -46,10 +46,10 @@ class Runner:
     def settings(self) -> dict[str, Any]:
         """What tells one experiment from another, as far as it can be told."""
         told = {k: repr(v) for k, v in sorted(self.arguments.items()) if _is_plain(v)}
-        family = self.optimizer
+        family, decay = self.optimizer, self.weight_decay
         return {
             "optimizer": family if isinstance(family, str) else name_of(family),
-            "weight_decay": self.weight_decay,
+            "weight_decay": name_of(decay) if callable(decay) else decay,
             "arguments": told,
             "fit": self.fit.describe() if hasattr(self.fit, "describe") else name_of(self.fit),
         }
@@ -72,7 +72,8 @@ class Runner:
 
     def groups(self, model: nn.Module, cell: Cell) -> list[dict[str, Any]]:
         how = self.kinds[cell.transfer]
-        rest: dict[str, Any] = {"lr": cell.lr, "weight_decay": self.weight_decay}
+        decay = self.weight_decay(cell.lr) if callable(self.weight_decay) else self.weight_decay
+        rest: dict[str, Any] = {"lr": cell.lr, "weight_decay": decay}
         if callable(how):
             return list(how(model, self.example, cell.lr))
         if how is False:
