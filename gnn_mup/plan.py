@@ -155,6 +155,8 @@ class Plan:
     base_depth: int | None = None
     inserted: bool = False
     folds: tuple[Fold, ...] = ()
+    scores: frozenset[str] = frozenset()
+    """Parameters that act only by weighing other features: attention and gates."""
 
     @property
     def gamma(self) -> float:

@@ -36,6 +36,7 @@ from .plan import Branch, Plan, Settings, check_patterns, matches, resolve_optim
 from .residual import Residuals
 from .roles import Places, overridden
 from .rules import Family, Role, residual_factor
+from .scores import scores
 from .shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .shapes import make_base_shapes as compare_shapes
 from .surgery import Operation, operate, rescale, restore
@@ -230,6 +231,7 @@ def _prepare(
         warnings=tuple(alarms),
         notes=tuple(notes),
         inserted=bool(findings.inserted),
+        scores=scores(findings.residuals.graph),
     )
     return plan, operations
 
