@@ -69,7 +69,8 @@ def _is_sum_pooling(places: Places, node: Node) -> bool:
     if node.op == "sum" and len(node.args) > 1 and node.args[1] == (0,):
         if graph[node.parents[0]].op == "stack":
             return False  # over layers, not over nodes
-        return graph[node.parents[0]].shape[0] > 1 and not places.finite[node.index]
+        # Fewer summands than rows left: relations or heads (HAN), not nodes.
+        return graph[node.parents[0]].shape[0] > node.shape[0] and not places.finite[node.index]
     if node.op not in ("scatter_add_", "index_add_") or places.lineage.is_message(node):
         return False
     if max(graph[p].shape[0] for p in node.parents if graph[p].shape) <= node.shape[0]:

@@ -20,8 +20,9 @@ from .errors import TransferError
 from .graph import Node, Ref
 from .groups import PLAN_ATTRIBUTE, plan_of
 from .plan import Fold
+from .redraw import keep_scales
 from .roles import Places
-from .surgery import GAMMA, QUERY, Operation, rescale, restore
+from .surgery import GAMMA, QUERY, Operation, attach, rescale, restore, set_factor
 
 _HOMOGENEOUS = ops.names("""
     relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat scatter_add scatter_add_ index_add
@@ -229,8 +230,10 @@ def fold_transfer(model: nn.Module) -> FoldReport:
         restore(model)
     else:
         for fold in folded:
-            modules[fold.module].__dict__[fold.attribute] = 1.0
-        model.__dict__[PLAN_ATTRIBUTE] = plan.with_folds(kept, factors)
+            set_factor(modules[fold.module], fold.attribute, 1.0)
+        plan = plan.with_folds(kept, factors)
+        attach(model, PLAN_ATTRIBUTE, plan)
+        keep_scales(model, plan)
     return FoldReport(folded, kept)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import NotApplied, StaleGroups, TransferError
-from .plan import Plan, Settings, resolve_optimizer
+from .plan import ParamRecord, Plan, Settings, resolve_optimizer
 
 PLAN_ATTRIBUTE = "_gnn_mup_plan"
 """A transferred model carries its plan (names and floats) under this name."""
@@ -39,11 +39,15 @@ class TransferGroups(list[dict[str, Any]]):
         """Raise `StaleGroups` where the model no longer owns these parameters.
 
         `fully_shard` replaces every parameter; an optimizer made from older groups would train
-        nothing, silently. The check runs whenever the groups are handed on.
+        nothing, silently. Nor would it train a layer that was added later, which raises too. The
+        check runs whenever the groups are handed on.
         """
         model = None if self._model is None else self._model()
         if model is None:
             return
+        _refuse_unknown(
+            n for n, p in model.named_parameters() if p.requires_grad and not _known(n, self.plan)
+        )
         owned = {id(p) for p in model.parameters()}
         stale = sum(id(p) not in owned for g in list.__iter__(self) for p in g["params"])
         if stale:
@@ -68,7 +72,7 @@ def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        record = plan.params.get(name) or plan.params.get(plain_name(name))
+        record = _known(name, plan)
         if record is None:
             unknown.append(name)
             continue
@@ -82,12 +86,20 @@ def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
         key = (record.role.value, *(f"{value:.12g}" for value in numbers.values()))
         merged.setdefault(key, {"params": [], "name": record.role.value, **numbers})
         merged[key]["params"].append(parameter)
-    if unknown:
+    _refuse_unknown(unknown)
+    return TransferGroups(merged.values(), plan, model)
+
+
+def _known(name: str, plan: Plan) -> ParamRecord | None:
+    return plan.params.get(name) or plan.params.get(plain_name(name))
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    if unknown := list(names):
         raise TransferError(
             f"the plan does not know {', '.join(unknown[:5])}: layers added after apply_transfer "
             "have no role. Call remove_transfer(model), then apply_transfer(model, example) again"
         )
-    return TransferGroups(merged.values(), plan, model)
 
 
 def transfer_groups(

@@ -399,6 +399,7 @@ def trace(
         stack.enter_context(untouched(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_no_fast_path())
+        stack.enter_context(_no_cast_weights())
         stack.enter_context(_aggregations(model, recorder))
         if calls:
             stack.enter_context(_calls(model, recorder))
@@ -428,6 +429,17 @@ def _no_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _no_cast_weights() -> Iterator[None]:
+    """Autocast keeps the weights it has cast for the next call: they belong to no other trace."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 @contextmanager

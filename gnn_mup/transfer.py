@@ -33,13 +33,14 @@ from .fold import find_folds
 from .groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plan_of
 from .insert import Insertion, depth_of, draft_insertions, insertions
 from .plan import Branch, Plan, Settings, check_patterns, matches, resolve_optimizer
+from .redraw import keep_scales, loose_part
 from .residual import Residuals
 from .roles import Places, overridden
 from .rules import Family, Role, residual_factor
 from .scores import scores
 from .shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .shapes import make_base_shapes as compare_shapes
-from .surgery import Operation, operate, rescale, restore
+from .surgery import Operation, attach, operate, rescale, restore
 from .trace import trace, untouched
 from .tuned import CORRECTION, DECAY, LR, with_tuned
 
@@ -114,7 +115,8 @@ def apply_transfer(
     groups = build_groups(model, plan)
     operate(model, operations)
     rescale(model, {name: record.init_factor for name, record in plan.params.items()})
-    model.__dict__[PLAN_ATTRIBUTE] = plan
+    keep_scales(model, plan, options.init == "keep")
+    attach(model, PLAN_ATTRIBUTE, plan)
     _announce(plan, options)
     return groups
 
@@ -441,6 +443,11 @@ def _check_model(model: Any) -> None:
         raise AlreadyApplied(
             f"{type(model).__name__} is transferred already. For other groups: transfer_groups("
             "model, lr=...); to start anew: remove_transfer(model)"
+        )
+    if (part := loose_part(model)) is not None:
+        raise AlreadyApplied(
+            f"{part} was copied out of a transferred model (to_hetero does that), with factors in "
+            "it. Build the model anew, call to_hetero first, then apply_transfer"
         )
     kind = type(model).__name__
     wrapped = kind in ("OptimizedModule", "DistributedDataParallel", "FullyShardedDataParallel")
