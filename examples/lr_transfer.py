@@ -22,23 +22,25 @@ from experiments.training import training
 from gnn_mup.measure import weight_decay_from_tau
 
 BATCHES = {"QM9": 1, "digits": 1, "MNIST": 1, "Cora": 12, "CamVid-SP": 1}
-STEPS = 24
+STEPS = {"adam": 24, "adamw": 24, "sgd": 48}
 TAU = 10.0
 """tau_epoch of AdamW, in epochs: about what a run takes, as in the paper."""
 
-GRIDS = {
-    "sgd": {
-        "transfer": Grid(-4, -0.5, 0.5),
-        "mup": Grid(-12, -5),
-        "standard": Grid(-13, -5),
-    },
-    "adam": {
-        "transfer": Grid(-3.5, 0, 0.5),
-        "mup": Grid(-11, -4),
-        "standard": Grid(-12, -5),
-    },
+ADAM = {
+    "transfer": Grid(-3.5, 0, 0.5),
+    "mup": Grid(-11, -4),
+    "standard": Grid(-12, -5),
 }
-GRIDS["adamw"] = GRIDS["adam"]
+SGD = {
+    "QM9": {"transfer": Grid(-4, -0.5, 0.5), "mup": Grid(-12, -5), "standard": Grid(-13, -5)},
+    "Cora": {"transfer": Grid(-3, 1, 0.5), "mup": Grid(-8, -1), "standard": Grid(-9, -2)},
+}
+MORE_SGD = {"transfer": Grid(0, 4, 0.5), "mup": Grid(-9, -1), "standard": Grid(-10, -2)}
+
+
+def grids_for(name: str, optimizer: str) -> dict[str, Grid]:
+    """Where the optima lie: each parameterization counts its learning rates in its own unit."""
+    return SGD.get(name, MORE_SGD) if optimizer == "sgd" else ADAM
 
 
 def main() -> None:
@@ -53,14 +55,14 @@ def main() -> None:
 
 def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
     problem = PROBLEMS[name](args.root, BATCHES[name])
-    steps = args.steps or STEPS
+    steps = args.steps or STEPS[optimizer]
     decay = partial(decay_of, len(problem.train)) if optimizer == "adamw" else 0.0
     report = run(
         f"lr_transfer_{name}_{optimizer}",
         args,
         problem.build(GCNBlock),
         training(problem, steps),
-        GRIDS[optimizer],
+        grids_for(name, optimizer),
         transfer=kinds_for(name, optimizer),
         optimizer=OPTIMIZERS[optimizer],
         weight_decay=decay,

@@ -18,7 +18,7 @@ from pathlib import Path
 from experiments.figures import panels
 from experiments.models import GCNBlock
 from experiments.problems import PROBLEMS
-from experiments.study import OPTIMIZERS, Grid, note, parser, run, start
+from experiments.study import JUDGED, OPTIMIZERS, Grid, note, parser, run, start
 from experiments.training import training
 from lr_transfer import BATCHES, STEPS, decay_of, kinds_for
 
@@ -61,14 +61,14 @@ def main() -> None:
 def experiment(name: str, optimizer: str, scan: Path, args: argparse.Namespace) -> SweepReport:
     """One cell a size and seed: the grids hold the scan's best learning rate alone."""
     problem = PROBLEMS[name](args.root, BATCHES[name])
-    rates = SweepReport.from_csv(scan)
+    rates = SweepReport.from_csv(scan, column=JUDGED)
     found = {kind: math.log2(rates.anchor(kind)) for kind in LABELS}
     decay = partial(decay_of, len(problem.train)) if optimizer == "adamw" else 0.0
     return run(
         f"size_scaling_{name}_{optimizer}",
         args,
         problem.build(GCNBlock),
-        training(problem, args.steps or 2 * STEPS),
+        training(problem, args.steps or 2 * STEPS[optimizer]),
         {kind: Grid(rate, rate) for kind, rate in found.items()},
         transfer={k: v for k, v in kinds_for(name, optimizer).items() if k in LABELS},
         optimizer=OPTIMIZERS[optimizer],

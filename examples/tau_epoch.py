@@ -20,9 +20,10 @@ from experiments.training import training
 from torch import nn
 
 from gnn_mup import apply_transfer
+from gnn_mup.diagnostics.losses import data_loss
 from gnn_mup.measure import weight_decay_from_tau
 
-STEPS = 32
+STEPS = 48
 RATES = (-2.0, -1.0)
 GRID = Grid(0, 8)
 """Octaves of eta0, and of tau_epoch in epochs."""
@@ -54,13 +55,16 @@ def main() -> None:
         "tau_epoch",
         args,
         problem.build(GCNBlock),
-        training(problem, steps),
+        training(problem, steps, validate=True, metric=data_loss, score="valid_loss"),
         dict.fromkeys(kinds, GRID),
         transfer=kinds,
         optimizer=OPTIMIZERS["adamw"],
     )
-    write(report, args, f"digits, adamw, {steps} epochs", axis="tau_epoch", data="digits",
-          optimizer="adamw", steps=steps)  # fmt: skip
+    facts = {"axis": "tau_epoch", "data": "digits", "optimizer": "adamw", "steps": steps}
+    write(report, args, f"digits, adamw, {steps} epochs: training", **facts)
+    valid = report.on("valid_loss")
+    valid.title = "tau_epoch_valid"
+    write(valid, args, f"digits, adamw, {steps} epochs: validation", **facts)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,9 @@ OPTIMIZERS: dict[str, Any] = {
     "adam": partial(torch.optim.Adam, eps=1e-14, fused=True),
     "adamw": partial(torch.optim.AdamW, eps=1e-14, fused=True),
 }
+JUDGED = "best_loss"
+"""The best training loss of a run (a mean over some steps), as the paper reports it."""
+
 KINDS = {"transfer": True, "mup": "mup", "standard": False}
 
 
@@ -138,9 +141,15 @@ def _all_seeds(
             **more,
         )
         keys = ("transfer", "width", "depth", "lr", "seed")
-        cells |= {tuple(c[k] for k in keys): c for c in part.cells}
+        cells |= {tuple(c[k] for k in keys): seen(c, fit) for c in part.cells}
         notes |= dict.fromkeys(part.notes)
-    return SweepReport(cells.values(), notes=list(notes), title=name)
+    return SweepReport(cells.values(), column=JUDGED, notes=list(notes), title=name)
+
+
+def seen(cell: dict[str, Any], fit: Any) -> dict[str, Any]:
+    """A cell as it is shown: without the metric where nothing was validated."""
+    hidden = () if fit.valid is not None else ("metric", "best_metric")
+    return {key: value for key, value in cell.items() if key not in hidden}
 
 
 def _widened(report: SweepReport, kind: str, grid: Grid) -> Grid:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 MARKS = "osD^vP*hX<>"
 ACCENT = "#b00020"
-LOSSES = {"loss": "training loss", "best_loss": "best training loss"}
+LOSSES = {
+    "loss": "training loss",
+    "best_loss": "best training loss",
+    "valid_loss": "validation loss",
+}
 NAMES = {"standard": "standard parameterization", "transfer": "gnn_mup", "mup": "mup (width only)"}
 
 
@@ -25,7 +29,7 @@ def plot_rates(
 ) -> Path:
     """Rows: what is measured. Columns: parameterizations. Lines: sizes."""
     columns = [report.column]
-    if any(c.get("metric") is not None for c in report.cells):
+    if "metric" not in columns and any(c.get("metric") is not None for c in report.cells):
         columns.append("metric")
     kinds = [k for k in report.kinds if k in report.best]
     figure, panels = _panels(len(columns), max(len(kinds), 1), 4.3, 3.5)
