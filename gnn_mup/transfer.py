@@ -17,8 +17,9 @@ from torch_geometric.nn import MessagePassing
 
 from .assemble import Frame, Placement, assemble
 from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
-from .checks import no_depth_limit, warnings_of
+from .checks import no_decoder, no_depth_limit, warnings_of
 from .computed import placed_through
+from .display import fold_names
 from .errors import (
     AlreadyApplied,
     ExampleNeeded,
@@ -205,24 +206,26 @@ def _prepare(
     findings = _findings(model, call, options, base)
     depth = max(options.depth or findings.depth, 1)
     placements = _placements(model, findings, options)
+    shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
     frame = Frame(
         findings.places.width,
         depth,
         _correction(options, settings, example),
         base,
         options.init == "rescale",
+        {} if base is None else base.match(shapes),
     )
     plan = assemble(model, placements, frame, settings)
     drafts = Drafts(model)
     factor = residual_factor(depth, base.depth if base is not None and base.depth else None)
     factor = 1.0 if base is not None and not base.depth else factor
-    branches = _draft(drafts, findings, factor, options)
+    branches = _draft(drafts, findings, factor, options, base)
     if base is None and options.gamma in ("auto", "layer"):
         _remeasure(model, call, drafts, findings.residuals)
     found = gammas(findings.residuals, options.gamma, _base_gamma(base))
     messages = draft_messages(drafts, findings.residuals.graph, found)
     notes, alarms = _remarks(findings, placements, options, base)
-    alarms += draft_queries(drafts, placements, base)
+    alarms += draft_queries(drafts, placements, base, frame.matched)
     notes += _contradictions(plan, placements)
     operations = drafts.operations()
     plan = replace(
@@ -294,7 +297,7 @@ def _remeasure(model: nn.Module, call: Call, drafts: Drafts, residuals: Residual
 def _insertable(residuals: Residuals) -> bool:
     """Not where layers meet each other in another way already: gates, initial residuals."""
     kinds = {s.kind.split(" (")[0] for s in residuals.sums}
-    return not kinds & {"gate", "initial residual", "scaled skip"}
+    return not kinds & {"gate", "initial residual", "scaled skip"} and not residuals.dense
 
 
 def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[str, Placement]:
@@ -307,12 +310,13 @@ def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[
     return placed_through(model, placed)
 
 
-def _draft(drafts: Drafts, findings: Findings, factor: float, options: Options) -> list[Branch]:
-    if findings.inserted:
-        branches = draft_insertions(drafts, findings.inserted, factor)
-        return branches + draft_branches(drafts, findings.residuals, factor, scale=True)
-    scale = options.residual != "off" and factor != 1.0
-    return draft_branches(drafts, findings.residuals, factor, scale)
+def _draft(
+    drafts: Drafts, findings: Findings, factor: float, options: Options, base: BaseShapes | None
+) -> list[Branch]:
+    readouts = None if base is None else factor
+    inserted = draft_insertions(drafts, findings.inserted, factor) if findings.inserted else []
+    scale = options.residual != "off"
+    return inserted + draft_branches(drafts, findings.residuals, factor, scale, readouts)
 
 
 def _remarks(
@@ -329,14 +333,20 @@ def _remarks(
         notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
             findings.refused
         )
+    notes += no_decoder(places)
     unused = [n for n, p in placements.items() if not p.used]
     if unused:
-        notes.append(f"not used in the traced forward pass: {', '.join(unused)}")
+        notes.append(
+            f"not used in the traced forward pass: {', '.join(fold_names(unused))}. They were "
+            "placed by their shapes; if training uses them, pass an example (or set the mode) that "
+            "does"
+        )
     for operation in dict.fromkeys(places.uses.unknown.values()):
         names = [n for n, op in places.uses.unknown.items() if op == operation]
         alarms.append(
             f"{operation} is not known to the trace; its weights were taken as (out, in): "
-            f"{', '.join(names)}. Say how the layer uses them with @gnn_mup.describes(...)"
+            f"{', '.join(fold_names(names))}. Say how the layer uses them with "
+            "@gnn_mup.describes(...)"
         )
     if base is not None and base.adds_per_block is not None:
         here = _adds_per_block(findings)
@@ -356,7 +366,7 @@ def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[str
             found.setdefault((record.kind.value, placements[name].kind.value), []).append(name)
     return [
         f"base and delta show {shown} where the trace suggests {traced}; the base was followed: "
-        + ", ".join(names)
+        + ", ".join(fold_names(names))
         for (shown, traced), names in found.items()
     ]
 

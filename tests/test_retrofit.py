@@ -1052,7 +1052,7 @@ def scaled_input(factor: float) -> tuple[Tensor, Tensor]:
         (PreNorm, scaled_input(10.0), r"shape \[30, 7\] has RMS \d+.*NormalizeRows"),
         (Categories, Categories.example(), "sum pooling over 10 nodes on average"),
         (DotProduct, PreNorm.example(), r"dot product.*divide its logits by the width \(16\)"),
-        (RawBeside, PreNorm.example(), r"convs\.0\.lin\.weight.*raw data side by side"),
+        (RawBeside, PreNorm.example(), r"convs\.{0\.\.3}\.lin\.weight.*raw data side by side"),
         (
             lambda: pyg.GIN(N0, D, 4, OUT, norm="batch_norm"),
             PreNorm.example(),
