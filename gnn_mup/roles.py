@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -509,8 +510,8 @@ class Places:
 
 
 def _list_of(name: str) -> str:
-    """'norms.3.weight' -> 'norms.*.weight'."""
-    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+    """'norms.3.weight' -> 'norms.*.weight', 'norm_3.weight' -> 'norm_*.weight'."""
+    return re.sub(r"\d+", "*", name)
 
 
 def _unused(shape: tuple[int, ...]) -> Placement:
