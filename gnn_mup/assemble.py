@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from torch import nn
@@ -52,6 +52,7 @@ class Placement:
     head_dim: int = 0
     packed: bool = False
     part: Part | None = None
+    readouts: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Frame:
     correction: float = 1.0
     base: BaseShapes | None = None
     rescale: bool = True
+    matched: Mapping[str, Matched] = field(default_factory=dict)
+    """Every tensor beside the base's: ``base.match(...)``."""
 
     @property
     def depth_ratio(self) -> float:
@@ -75,9 +78,7 @@ def assemble(
 ) -> Plan:
     """The plan of a model whose tensors have been placed, without branches and messages."""
     names = _all_names(model)
-    matched: Mapping[str, Matched] = {}
-    if frame.base is not None:
-        matched = frame.base.match({n: tuple(p.shape) for n, p in model.named_parameters()})
+    matched = frame.matched
     before = {name: rms or 0.0 for name, rms in initial_rms(model).items()}
     wheres = {n: _where(placements[n], frame, matched.get(n)) for n in before}
     factors = dict.fromkeys(before, 1.0)
@@ -126,6 +127,7 @@ def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | 
             frame.depth,
             placement.branches,
             correction,
+            placement.readouts,
         )
     assert frame.base is not None
     return Ratio(
@@ -137,6 +139,7 @@ def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | 
         _branch_ratio(placement, frame, match),
         correction,
         _query(placement, frame, match),
+        frame.depth_ratio if placement.readouts > 1.0 else 1.0,
     )
 
 

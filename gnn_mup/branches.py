@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 from torch.fx import GraphModule
@@ -18,12 +18,15 @@ from torch_geometric.nn.models.rev_gnn import InvertibleModule
 from . import ops
 from .assemble import Placement
 from .base import BaseShapes
+from .depth_match import Matched
 from .errors import SurgeryError
-from .graph import Aggregation, Graph, Position, Site
+from .graph import Aggregation, Graph, Position, Ref, Site
 from .plan import Branch, Message
-from .residual import Edit, Residuals
+from .readouts import KIND as READOUTS
+from .residual import Residuals
 from .rules import query_factor
 from .source import FACTOR, SourceEdit, function_node, node_at, shown
+from .sums import Edit
 from .surgery import GAMMA, OUTPUT, QUERY, Method, Operation, method_of
 
 NORMALISED = 1.5
@@ -129,13 +132,15 @@ class Drafts:
 
 
 def draft_branches(
-    drafts: Drafts, residuals: Residuals, factor: float, scale: bool
+    drafts: Drafts, residuals: Residuals, factor: float, scale: bool, readouts: float | None = None
 ) -> list[Branch]:
     """Every sum that matters, as a record; the scaled ones also as edits."""
     graph = residuals.graph
-    edits = residuals.edits(factor) if scale else []
+    edits = residuals.edits(factor, readouts) if scale else []
+    if factor == 1.0:  # one layer, or as deep as the base: only readouts may be several
+        edits = [e for e in edits if e.what == READOUTS and e.factor != 1.0]
     records: dict[tuple[object, ...], list[Edit]] = {}
-    for edit in edits:
+    for edit in _completed(graph, edits):
         site = graph[edit.add].site
         assert site is not None
         try:
@@ -149,7 +154,31 @@ def draft_branches(
     mixing = {s.root for s in residuals.residual if s.mixes}
     mixing |= {a for s in residuals.residual if s.mixes for a in s.adds}
     branches = [_record(graph, found, mixing) for found in records.values()]
-    return branches + _left_alone(residuals, drafts, scaled=scale)
+    done = {"residual"} if scale and factor != 1.0 else set()
+    done |= {edit.what for edit in edits}
+    return branches + _left_alone(residuals, drafts, done)
+
+
+def _completed(graph: Graph, edits: list[Edit]) -> list[Edit]:
+    """An edited expression scales whatever runs there: also ``0 + x``, where a sum begins, and the
+    first layer's sum, where two values are still one."""
+    known: dict[tuple[object, ...], list[Edit]] = {}
+    for edit in edits:
+        site = graph[edit.add].site
+        if site is not None and edit.operand is not None and _sum_call(site) is None:
+            known.setdefault((site.owner, site.code, site.lasti), []).append(edit)
+    out = list(edits)
+    done = {edit.add for edit in edits}
+    for node in graph:
+        site = node.site
+        if site is None or node.op not in ops.ADD or node.index in done or not node.floating:
+            continue
+        tensors = [a.node for a in node.args if isinstance(a, Ref)]
+        for edit in known.get((site.owner, site.code, site.lasti), ())[:1]:
+            if len(tensors) == 2 or (len(tensors) == 1 and edit.operand == 1):
+                summand = tensors[edit.operand or 0] if len(tensors) == 2 else tensors[0]
+                out.append(replace(edit, add=node.index, summand=summand))
+    return out
 
 
 def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
@@ -166,18 +195,14 @@ def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
         action = _in_a_list(graph, edit, site, action)
     drafts.edit(site, action, edit.factor)
     if edit.operand is not None and site.owner is not None and site.position is not None:
-        pair = (edit.add, graph[edit.add].args[edit.operand].node)
+        summand = edit.summand if edit.summand >= 0 else graph[edit.add].args[edit.operand].node
+        pair = (edit.add, summand)
         drafts.scaled.setdefault((site.owner, site.position, action), []).append(pair)
 
 
 def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:
     """``sum([x, h, g])`` runs several additions at one position: which summand is it?"""
-    if site.function is None or site.position is None or edit.what != "residual branch":
-        return action
-    node = node_at(function_node(site.function), site.position)
-    if not (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sum"
-    ):
+    if edit.what != "residual branch" or _sum_call(site) is None:
         return action
     element = edit.operand or 0
     below = graph[graph[edit.add].args[0].node]
@@ -186,6 +211,19 @@ def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:
         element += 1
         below = graph[below.parents[0]]
     return f"element{element}"
+
+
+def _sum_call(site: Site) -> ast.Call | None:
+    """The built-in ``sum(...)`` that runs at a site, if it is one."""
+    if site.function is None or site.position is None:
+        return None
+    try:
+        node = node_at(function_node(site.function), site.position)
+    except SurgeryError:
+        return None  # no source: said where it is edited
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return None
+    return node if node.func.id == "sum" else None
 
 
 def _record(graph: Graph, edits: list[Edit], mixing: set[int]) -> Branch:
@@ -219,12 +257,12 @@ def _record(graph: Graph, edits: list[Edit], mixing: set[int]) -> Branch:
     )
 
 
-def _left_alone(residuals: Residuals, drafts: Drafts, scaled: bool) -> list[Branch]:
+def _left_alone(residuals: Residuals, drafts: Drafts, done: set[str]) -> list[Branch]:
     kinds: dict[tuple[str, str, int], list[str]] = {}
     for found in residuals.sums:
         site = residuals.graph[found.root].site
         skip = not found.kind or found.kind in ("sum over layers", "inside a branch")
-        if site is None or skip or (scaled and found.residual):
+        if site is None or skip or found.kind in done:
             continue
         if found.kind.endswith("carry the stream"):
             continue
@@ -240,14 +278,15 @@ def _left_alone(residuals: Residuals, drafts: Drafts, scaled: bool) -> list[Bran
 
 
 def draft_queries(
-    drafts: Drafts, placements: Mapping[str, Placement], base: BaseShapes | None
+    drafts: Drafts,
+    placements: Mapping[str, Placement],
+    base: BaseShapes | None,
+    matched: Mapping[str, Matched],
 ) -> list[str]:
     """Attention logits 1/d where the head dimension grows and queries are packed with keys; a
     projection of their own has the factor folded into its scale and rate already."""
     problems = []
-    shapes = {n: tuple(p.shape) for n, p in drafts.model.named_parameters()}
     packed = {n for n, p in placements.items() if p.packed}
-    matched = base.match(shapes) if base is not None and packed else {}
     for name in packed & matched.keys():
         assert base is not None
         before = base.head_dims.get(matched[name].base_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import ops
+from .display import fold_names
 from .graph import Graph, Node
 from .roles import Places
 from .rules import Kind
@@ -11,7 +12,7 @@ from .rules import Kind
 def warnings_of(places: Places) -> list[str]:
     """All warnings about a traced model, in the order in which a reader meets them."""
     found = _lost(places.graph)
-    found += _inputs(places.graph)
+    found += _inputs(places)
     found += _pooling(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
@@ -31,13 +32,19 @@ def _lost(graph: Graph) -> list[str]:
     ]
 
 
-def _inputs(graph: Graph) -> list[str]:
-    """The rules assume inputs of order one."""
-    out = []
+def _inputs(places: Places) -> list[str]:
+    """The rules assume inputs of order one. A dense adjacency matrix is no input in this sense."""
+    graph, out = places.graph, []
+    read = 0
+    for use in places.uses.found:
+        if use.how == "matrix" and use.data is not None:
+            read |= places.lineage.carried[use.data]
     for node in graph:
         if node.op != "input" or node.rms is None or len(node.shape) < 2:
             continue
         if not graph.descendants[node.index] & graph.output_mask:
+            continue
+        if node.shape[-1] == node.shape[-2] and not read >> node.index & 1:
             continue
         if node.rms > 0 and not 1 / 3 <= node.rms <= 3:
             out.append(
@@ -113,14 +120,53 @@ def _dot_product(places: Places) -> list[str]:
 
 
 def _mixed(places: Places) -> list[str]:
-    out = []
-    for name, uses in places.uses.by_param.items():
-        if any(places.kind_of(use) is Kind.MIXED for use in uses):
-            out.append(
-                f"{name}: features and raw data side by side in one layer; the data columns learn "
-                "less and less as the width grows. Give the raw data a layer of its own"
+    mixed = [
+        name
+        for name, uses in places.uses.by_param.items()
+        if any(places.kind_of(use) is Kind.MIXED for use in uses)
+    ]
+    return [
+        f"{names}: features and raw data side by side in one layer; the data columns learn less "
+        "and less as the width grows. Give the raw data a layer of its own"
+        for names in fold_names(mixed)
+    ]
+
+
+def no_decoder(places: Places) -> list[str]:
+    """A backbone that returns features, or whose last layer may be a decoder or not."""
+    graph, lasts = places.graph, places.lasts()
+    wide = [
+        index
+        for index in graph.outputs
+        if graph[index].weights
+        and len(graph[index].shape) > 1
+        and not places.finite[index]
+        and not (graph[index].ancestors | graph[index].bit) & places.lineage.dot_products
+    ]
+    if wide and not lasts:
+        size = graph[wide[0]].shape[-1]
+        ends = fold_names(places.backbone_ends())
+        note = (
+            f"no decoder: the output has the width itself ({size}). A head that is put on it "
+            "belongs into the model before apply_transfer, or it has no rules"
+        )
+        if ends:
+            note += (
+                f"; {ends[0]} was taken as one more layer: if its {size} outputs do not grow with "
+                f"the width, type {_override(ends[0], 'decoder')}"
             )
-    return out
+        return [note]
+    same = [n for n in lasts if n.shape[-1:] == (places.width,) and places.width > 1]
+    names = fold_names(u.param for n in same for u in places.uses_at(n.index) if u.how == "matrix")
+    return [
+        f"{name}: its output is as wide as the stream ({places.width}) and was taken as a decoder, "
+        f"whose output does not grow. If it does, type {_override(name, 'hidden')}"
+        for name in names
+    ]
+
+
+def _override(name: str, role: str) -> str:
+    return f"roles={{{name!r}: {role!r}}}"
 
 
 def no_depth_limit(places: Places, residual: str) -> list[str]:
@@ -133,6 +179,11 @@ def no_depth_limit(places: Places, residual: str) -> list[str]:
         "learned skip": "its skips go through weights of their own",
     }
     found = [text for kind, text in reasons.items() if kind in kinds]
+    if places.residuals.dense:
+        found.append(
+            "its layers are concatenated (DenseNet): features grow with the depth, which has no "
+            "limit. Keep the depth, or write x + conv(x) in place of cat([x, conv(x)])"
+        )
     if not found and residual == "off":
         return []
     why = "; ".join(found) or "it has no residual branches"

@@ -74,6 +74,14 @@ def folded(records: Iterable[ParamRecord]) -> list[tuple[str, ParamRecord]]:
     return [(_pattern([r.name for r in same]), same[0]) for same in groups.values()]
 
 
+def fold_names(names: Iterable[str]) -> list[str]:
+    """``convs.0.bias, convs.1.bias, ...`` as ``convs.{0..15}.bias``, in order."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+    return [_pattern(same) for same in groups.values()]
+
+
 def _pattern(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]

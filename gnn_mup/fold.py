@@ -18,7 +18,7 @@ from . import ops
 from .branches import Drafts
 from .errors import TransferError
 from .graph import Node, Ref
-from .groups import PLAN_ATTRIBUTE, plan_of
+from .groups import PLAN_ATTRIBUTE, part_of, plan_of
 from .plan import Fold
 from .redraw import keep_scales
 from .roles import Places
@@ -215,11 +215,18 @@ def fold_transfer(model: nn.Module) -> FoldReport:
     """
     plan = plan_of(model)
     if PLAN_ATTRIBUTE not in model.__dict__:
-        raise TransferError("the transfer sits on a part of this model: call fold_transfer on it")
+        raise TransferError(f"the transfer sits on a part of this model: {part_of(model, 'fold')}")
     folded = tuple(f for f in plan.folds if not f.reason)
     kept = tuple(f for f in plan.folds if f.reason)
     factors: dict[str, float] = {}
     modules = dict(model.named_modules())
+    here = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    gone = [n for n, r in plan.params.items() if here.get(n) != r.shape]
+    if gone:
+        raise TransferError(
+            f"the model no longer has {gone[0]} as it was planned: what was replaced cannot be "
+            "folded. Call remove_transfer(model), or fold before layers are replaced"
+        )
     for fold in folded:
         if fold.attribute == QUERY:
             _fold_queries(modules[fold.module], fold.factor)

@@ -132,13 +132,11 @@ def draft_insertions(drafts: Drafts, found: list[Insertion], factor: float) -> l
                 "the model: no residual connection can be put round it. Pass residual='off', or "
                 "write x = x + conv(x) in forward"
             )
-        key = (opened.owner, opened.code, opened.position, closed.position)
-        if key not in slots:
-            slots[key] = len(slots)
-            slot = slots[key]
-            drafts.edit(opened, "open", None, slot)
-            drafts.edit(closed, "close", None, slot)
-        drafts.of(insertion.layer).floats[SKIP] = factor
+        # One call may end in two places: the last layer's without norm and activation.
+        slot = slots.setdefault((opened.code, opened.position, closed.position), len(slots))
+        drafts.edit(opened, "open", None, slot)
+        drafts.edit(closed, "close", None, slot)
+        drafts.of(insertion.layer).floats[SKIP.format(slot)] = factor
         records.setdefault((opened.file, opened.line, opened.text), []).append(insertion.layer)
     return [
         Branch(

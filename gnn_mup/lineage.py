@@ -93,7 +93,7 @@ class Lineage:
         mask = 0
         for node in self.graph:
             if node.op in ("mm", "bmm") and node.floating:
-                operands = list(node.parents)
+                operands = [] if self._scores(node.parents[0]) else list(node.parents)
             elif node.op == "sum" and node.parents and self._last_axis(node):
                 product = self.graph[node.parents[0]]
                 operands = list(product.parents) if product.op in ops.MUL else []
@@ -105,6 +105,19 @@ class Lineage:
                 if node.op != "sum" or same:
                     mask |= node.bit
         return mask & ~self.contractions
+
+    def _scores(self, index: int) -> bool:
+        """Whether a value is a softmax, a sparse matrix, or one number a row through an activation:
+        weights of a sum over nodes or layers, not features."""
+        while True:
+            node = self.graph[index]
+            if node.op in ops.TO_SPARSE or node.op in ("_softmax", "softmax", "_safe_softmax"):
+                return True
+            if self.contractions >> index & 1:
+                return node.shape[-1:] == (1,)
+            if node.op not in ops.ALIAS | ops.UNARY and self.same_value(node) is None:
+                return False
+            index = node.args[0].node
 
     def _last_axis(self, node: Node) -> bool:
         count = len(self.graph[node.parents[0]].shape)

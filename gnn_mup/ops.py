@@ -64,6 +64,12 @@ SPARSE = names("""
     torch_sparse.spmm_mean torch_sparse.spmm_min torch_sparse.spmm_max
 """)
 
+TO_SPARSE = names("""
+    sparse_coo_tensor _sparse_coo_tensor_with_dims_and_tensors sparse_csr_tensor coalesce _coalesce
+    _sparse_compressed_tensor_unsafe _sparse_coo_tensor_unsafe
+""")
+"""A matrix made of its entries."""
+
 ATTENTION = names("""
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention
     _scaled_dot_product_efficient_attention _scaled_dot_product_attention_math

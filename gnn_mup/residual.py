@@ -8,51 +8,15 @@ what tells them apart is which value the next layer carries on.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
 from . import ops
 from .graph import Graph, Ref
 from .lineage import Lineage
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A summand: the node in the sum, the node whose value it is, its constant coefficient."""
-
-    node: int
-    origin: int
-    coefficient: float
-    sign: float = 1.0
-
-
-@dataclass
-class Sum:
-    """A tree of additions seen as one sum."""
-
-    root: int
-    leaves: list[Leaf]
-    adds: list[int]
-    kind: str = ""
-    stream: Leaf | None = None
-    branches: list[Leaf] = field(default_factory=list)
-    mixes: bool = False
-    level: int = 0
-
-    @property
-    def residual(self) -> bool:
-        return self.kind == "residual"
-
-
-@dataclass(frozen=True)
-class Edit:
-    """What one addition needs: a factor on its operand 0 or 1, or (None) on its result."""
-
-    add: int
-    operand: int | None
-    factor: float
-    what: str
+from .readouts import ReadoutFinder, sums_over_stack
+from .sums import Edit, Leaf, Sum
 
 
 class Residuals:
@@ -66,8 +30,11 @@ class Residuals:
         self._drop_scaled()
         self._drop_initial()
         self._drop_nested()
+        self._add_initial()
+        self._add_constants()
         self._promote()
         self.depth = self._levels()
+        self.readouts = ReadoutFinder(graph, self.lineage, self.sums).find()
 
     # -- finding ---------------------------------------------------------------------------
 
@@ -188,7 +155,7 @@ class Residuals:
         if found.kind:
             return
         coefficient = self._coefficient(latest, found.branches)
-        if abs(coefficient - 1.0) > 1e-6:
+        if abs(coefficient - 1.0) > 1e-6 and not self._normed(found.root):
             found.kind = f"scaled skip (coefficient {coefficient:.3g})"
         elif self._gated(found.root):
             found.kind = "gate"
@@ -219,6 +186,21 @@ class Residuals:
                 break
             index, coefficient = step[0], coefficient * step[1]
         return coefficient
+
+    def _normed(self, index: int) -> bool:
+        """Whether a norm takes up the sum at once: then only the summands' proportion matters, and
+        ``norm(0.5 * x + 0.5 * h)`` is ``norm(x + h)``."""
+        waiting, norms = [index], 0
+        while waiting:
+            for child in self.graph.live_children(waiting.pop()):
+                same = self.lineage.same_value(child)
+                if child.op in ops.NORM:
+                    norms += 1
+                elif same is not None:
+                    waiting.append(child.index)
+                else:
+                    return False
+        return norms > 0
 
     def _propagated(self, stream: Leaf, found: Sum, leaves: dict[int, Leaf]) -> list[Leaf]:
         """Summands that neighbours' features come in by without a weight (GCNII's support): they
@@ -283,6 +265,9 @@ class Residuals:
             common &= self.graph[leaf.node].ancestors
         common &= ~self._leaf_mask
         start = common.bit_length() - 1
+        shapes = {self.graph[leaf.node].shape for leaf in found.leaves}
+        if shapes != {self.graph[found.root].shape}:
+            return False  # scores of two ends, spread over all pairs
         return start >= 0 and all(self.lineage.learned(start, leaf.node) for leaf in found.leaves)
 
     # -- telling long skips from layers -----------------------------------------------------
@@ -414,6 +399,37 @@ class Residuals:
                 made, before = self.graph[found.branches[0].node], self.graph[found.stream.node]
                 found.mixes |= bool(made.ancestors & ~before.ancestors & self.lineage.mixing)
 
+    def _add_initial(self) -> None:
+        """``(x + h) + 0.1 * x0``: what is added to a stream once per layer is a branch, also where
+        it is the first layer's output. Without a stream (GCNII) it is none."""
+        roots = sum(1 << s.root for s in self.residual)
+        for found in self.sums:
+            if found.kind != "initial residual":
+                continue
+            streams = [x for x in found.leaves if self.lineage.carried[x.origin] & roots]
+            if len(streams) == 1 and abs(streams[0].coefficient - 1.0) <= 1e-6:
+                found.kind, found.stream = "residual", streams[0]
+                found.branches = [leaf for leaf in found.leaves if leaf is not streams[0]]
+
+    def _add_constants(self) -> None:
+        """``x + h + 0.1 * x0`` as one sum, or an embedding of positions in place of x0."""
+        carried = self.lineage.carried
+        more: list[tuple[Sum, Leaf]] = []
+        for found in self.residual:
+            assert found.stream is not None
+            known = {found.stream.node, *(leaf.node for leaf in found.branches)}
+            for leaf in found.leaves:
+                if leaf.node not in known and not carried[leaf.node] >> found.stream.origin & 1:
+                    more.append((found, leaf))
+        sites = [self.graph[found.root].site for found in self.residual]
+        places = [(site.code, site.lasti) for site in sites if site is not None]
+        origins = [leaf.origin for _, leaf in more]
+        for found, leaf in more:
+            site = self.graph[found.root].site
+            again = site is not None and places.count((site.code, site.lasti)) > 1
+            if again or origins.count(leaf.origin) > 1:
+                found.branches = [*found.branches, leaf]
+
     # -- depth and what follows from it ------------------------------------------------------
 
     @property
@@ -424,6 +440,7 @@ class Residuals:
         """L: message-passing residual steps on the longest path of the stream."""
         found = self.residual
         counted = [s for s in found if s.mixes] or found
+        own = self._streams_without(counted)
         by_root = {s.root: s for s in found}
         levels = [0] * len(self.graph)
         for node in self.graph:
@@ -436,23 +453,42 @@ class Residuals:
             before = by_root.get(here.stream.origin)
             if before is not None and not self._made_after(here, before):
                 # x + f(x) + g(x): two branches of one step.
-                below -= before in counted
-                here.level = max(before.level, below + (here in counted))
+                below -= before.root in own
+                here.level = max(before.level, below + (here.root in own))
             else:
-                here.level = below + (here in counted)
+                here.level = below + (here.root in own)
             levels[node.index] = here.level
         for here in self.sums:  # x0 + x_L skips the layers between: two summands at any depth
             at = sorted(levels[leaf.origin] for leaf in here.leaves)
             if here.kind == "sum over layers" and len(at) == 2 and at[1] - at[0] > 1:
                 here.kind = "long skip"
-        return max((s.level for s in found), default=0)
+        return max((s.level for s in counted), default=0)
+
+    def _streams_without(self, counted: list[Sum]) -> set[int]:
+        """Roots of the sums that make a level: those counted, and all of a stream that has none
+        of them (edge features beside the nodes'), which counts its own."""
+        carried = self.lineage.carried
+        streams: list[list[Sum]] = []
+        for here in sorted(self.residual, key=lambda s: s.root):
+            assert here.stream is not None
+            before = carried[here.stream.origin]
+            same = next((s for s in streams if any(before >> x.root & 1 for x in s)), None)
+            if same is None:
+                streams.append([here])
+            else:
+                same.append(here)
+        alone = [s for s in streams if not any(x in counted for x in s)]
+        return {s.root for s in counted} | {x.root for s in alone for x in s}
 
     def _made_after(self, late: Sum, early: Sum) -> bool:
         return any(self.graph[b.node].ancestors >> early.root & 1 for b in late.branches)
 
-    def edits(self, factor: float) -> list[Edit]:
-        """Every addition that needs a factor, each branch scaled exactly once."""
+    def edits(self, factor: float, readouts: float | None = None) -> list[Edit]:
+        """Every addition that needs a factor, each branch scaled exactly once. Readouts are
+        divided by their number unless told otherwise."""
         out: list[Edit] = []
+        for many in self.readouts:
+            out += [e if readouts is None else replace(e, factor=readouts) for e in many.edits]
         for found in self.residual:
             branches = {leaf.node for leaf in found.branches}
             self._scale(found.root, branches, set(found.adds), factor, out)
@@ -476,14 +512,29 @@ class Residuals:
         found = []
         for node in self.graph:
             stack = self.graph[node.parents[0]] if node.op == "sum" and node.parents else node
-            if stack.op != "stack" or len(node.args) < 2 or not isinstance(node.args[1], tuple):
+            if stack.op != "stack" or not sums_over_stack(node, stack):
                 continue
-            rank, parts = len(stack.shape), stack.parents
-            dim = stack.args[1] if len(stack.args) > 1 else 0
+            parts = stack.parents
             chained = all(self.graph[b].ancestors >> a & 1 for a, b in pairwise(parts))
-            if chained and len(parts) > 1 and [d % rank for d in node.args[1]] == [dim % rank]:
+            if chained and len(parts) > 1:
                 found.append(node.index)
         return found
+
+    @cached_property
+    def dense(self) -> bool:
+        """``x = cat([x, conv(x)])``, layer after layer: every state is kept beside the next."""
+        cats = [
+            (n, {self.lineage.origin(r.node)[0] for r in n.args[0] if isinstance(r, Ref)})
+            for n in self.graph
+            if n.op == "cat" and n.floating and n.weights
+        ]
+        for early, parts in cats:
+            for late, more in cats:
+                kept = late.index > early.index and (early.index in more or parts < more)
+                fresh = more - parts - {early.index}
+                if kept and any(self.lineage.learned(early.index, part) for part in fresh):
+                    return True
+        return False
 
     def _scale(
         self, add: int, branches: set[int], adds: set[int], factor: float, out: list[Edit]

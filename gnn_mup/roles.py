@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -40,6 +42,7 @@ class Places:
         self.spans = list(spans)
         self.depth = len(self.spans) or residuals.depth
         self._reach()
+        self._read_out()
         self._finite()
 
     # -- branches -------------------------------------------------------------------------------
@@ -73,6 +76,33 @@ class Places:
                 after[here] = (feeds, free)
                 feeds, free = ends[here], False
             self.feeds[here], self.free[here] = feeds, free
+
+    def _read_out(self) -> None:
+        """For each node, for each sum of readouts: which summands it reaches the output by, 0
+        where it also has another way."""
+        self.terms: list[tuple[int, list[int]]] = []
+        for many in self.residuals.readouts:
+            masks, free = [0] * len(self.graph), [False] * len(self.graph)
+            for node in reversed(self.graph.nodes):
+                here = node.index
+                free[here] = bool(self.graph.output_mask >> here & 1)
+                for child in self.graph.children[here]:
+                    bit = many.terms.get((here, child), 0)
+                    masks[here] |= bit or masks[child]
+                    free[here] |= free[child] and not bit
+            alone = [0 if out else mask for mask, out in zip(masks, free, strict=True)]
+            self.terms.append((many.count, alone))
+
+    def _readouts(self, uses: list[Use]) -> float:
+        """T/n for a parameter that is used nowhere but in n of T readouts; else 1."""
+        for count, masks in self.terms:
+            seen = [masks[use.node] for use in uses]
+            if all(mask.bit_count() == 1 for mask in seen):
+                together = 0
+                for mask in seen:
+                    together |= mask
+                return count / together.bit_count()
+        return 1.0
 
     def in_branch(self, index: int) -> bool:
         return not self.free[index] and bool(self.feeds[index])
@@ -111,9 +141,12 @@ class Places:
             gated = [s.root for s in self.residuals.sums if s.kind.startswith(kinds)]
             sizes = Counter(self.graph[g].shape[-1] for g in gated if self.graph[g].shape)
         if not sizes:
-            inputs = [self._data_of(n) for n in self._contractions()]
+            layers = [n for n in self._contractions() if not self._weighs(n)]
+            inputs = [self._data_of(n) for n in layers]
+            if self.residuals.dense:  # what goes into its layers grows with the depth
+                inputs = [n for n in self._contractions() if self._later(n.index)]
             sizes = Counter(i.shape[-1] for i in inputs if i is not None and i.weights)
-            sizes = sizes or Counter(n.shape[-1] for n in self._contractions() if n.shape)
+            sizes = sizes or Counter(n.shape[-1] for n in layers if n.shape)
         sizes = sizes or Counter(
             self.graph[u.node].shape[-1] for u in self.uses.found if u.how == "lookup"
         )
@@ -139,10 +172,34 @@ class Places:
             if self.in_branch(node.index) or self._later(node.index) & ~tail:
                 last[node.index] = False
                 continue
-            last[node.index] = True
-            if self._square(node) and node.shape[-1] != self.width:
-                tail |= node.bit  # C -> C behind the decoder: no width at all
+            last[node.index] = not self._one_more(node)
+            behind = self._square(node) and node.shape[-1] != self.width
+            if behind or self._weighs(node):  # C -> C behind the decoder, attention inside it
+                tail |= node.bit
         return last
+
+    def _one_more(self, node: Node) -> bool:
+        """Whether the last contraction is one of a list of layers and has their width: then the
+        model is a backbone that returns its features."""
+        if node.shape[-1:] != (self.width,):
+            return False
+        lists = {_list_of(use.param) for use in self.uses_at(node.index) if use.how == "matrix"}
+        return any(
+            _list_of(use.param) in lists and self.graph[use.node].shape[-1:] == node.shape[-1:]
+            for use in self.uses.found
+            if use.how == "matrix" and use.node < node.index and _list_of(use.param) != use.param
+        )
+
+    def lasts(self) -> list[Node]:
+        """The contractions that end the width: the decoders'."""
+        alive = self.graph.live
+        return [self.graph[i] for i, last in self._last.items() if last and alive >> i & 1]
+
+    def backbone_ends(self) -> list[str]:
+        """Weights behind which no other comes, where none of them is a decoder."""
+        ends = [n for n in self._contractions() if not self._later(n.index)]
+        ends = [n for n in ends if not self.in_branch(n.index) or self.spans]
+        return [u.param for n in ends for u in self.uses_at(n.index) if u.how == "matrix"]
 
     def is_last(self, index: int) -> bool:
         """Whether a contraction ends the width: a decoder's."""
@@ -191,7 +248,7 @@ class Places:
         return product.op in ops.MUL and len(data) == 2 and features in over
 
     def _finite_out(self, node: Node) -> bool:
-        if node.shape[-1:] == (1,) or self._last.get(node.index, False):
+        if self._single(node) or self._last.get(node.index, False):
             return True
         data = self._data_of(node)
         raw = data is not None and self.finite[data.index] and node.shape[-1] != self.width
@@ -203,13 +260,26 @@ class Places:
         inputs = [n for n in self.graph if n.op == "input" and n.floating and len(n.shape) > 1]
         return {n.shape[-1] for n in inputs}
 
+    def _single(self, node: Node) -> bool:
+        """One number a row; a weight on the left (``a @ h.t()``) has them in columns."""
+        left = node.op == "mm" and node.parents[0] in self.uses.axes
+        return node.shape[-2:-1] == (1,) if left else node.shape[-1:] == (1,)
+
     def _weighs(self, node: Node) -> bool:
         """A score for each head or channel group, that only ever multiplies wider features."""
         waiting, seen = [node.index], {node.index}
         followed = ops.ALIAS | ops.UNARY | ops.GATHER | ops.ADD | ops.MUL | {
-            "_softmax", "softmax", "scatter_add_", "scatter_reduce_", "exp", "div", "sub",
+            "_softmax", "softmax", "scatter_add_", "scatter_reduce_", "exp", "div", "sub", "where",
         }  # fmt: skip
         multiplied = False
+
+        single = self._single(node)
+
+        def scores(shape: tuple[int, ...]) -> bool:
+            """One number a row, however it lies, or one for each pair of rows."""
+            pairs = set(shape[-2:]) <= {1, node.shape[-2]}
+            return single and (pairs or math.prod(shape) == math.prod(node.shape))
+
         while waiting:
             here = self.graph[waiting.pop()]
             for child in self.graph.children[here.index]:
@@ -218,10 +288,15 @@ class Places:
                 if after.op in ops.MUL and len(after.shape) == len(here.shape) and weighs:
                     multiplied = True
                     continue
+                adjacency = here.op in ops.TO_SPARSE and after.parents[0] == here.index
+                if (scores(here.shape) and self.lineage.mixing >> child & 1) or adjacency:
+                    multiplied = True
+                    continue
                 if child in seen:
                     continue
                 seen.add(child)
-                if after.op in followed and after.shape[-1] in (node.shape[-1], 1):
+                same = after.shape[-1:] in (node.shape[-1:], (1,)) or scores(after.shape)
+                if (after.op in followed and same) or after.op in ops.TO_SPARSE:
                     waiting.append(child)
                 elif after.floating:
                     return False
@@ -307,7 +382,7 @@ class Places:
             if placement.kind is not Kind.VECTOR or placement.role is not Role.HIDDEN:
                 continue
             uses = self.uses.by_param.get(name, [])
-            after = any(self.lineage.carried[use.node] & roots for use in uses)
+            after = any(self.graph[use.node].ancestors & roots for use in uses)
             if after and _list_of(name) in lists and _list_of(name) != name:
                 reason = "gain, bias or other vector; on the residual stream, once per layer"
                 placed[name] = replace(placement, role=Role.STREAM, reason=reason)
@@ -320,6 +395,9 @@ class Places:
         use = min(uses, key=lambda u: (self.in_branch(u.node), u.how == "vector", self._on_data(u)))
         kind, fan_in, why = self._kind(use)
         role, branches, where = self._role(use, uses, kind)
+        readouts = 1.0 if role is Role.RESIDUAL else self._readouts(uses)
+        if readouts > 1.0:
+            where += f", in one of {readouts:g} readouts"
         return Placement(
             kind=kind,
             role=role,
@@ -332,6 +410,7 @@ class Places:
             decoder_width=self._decoder_width(use, kind),
             head_dim=self.queries.get(use.param, (0, False))[0],
             packed=self.queries.get(use.param, (0, False))[1],
+            readouts=readouts,
         )
 
     def _on_data(self, use: Use) -> bool:
@@ -397,13 +476,23 @@ class Places:
             count = max(min(levels.bit_count(), self.depth), 1)
             where = "in a residual branch" if count == 1 else f"feeds {count} residual branches"
             return Role.RESIDUAL, float(count), where
-        if use.how == "vector" and self.on_stream >> use.node & 1:
+        if use.how == "vector" and (self.on_stream >> use.node & 1 or self._joins(use.node)):
             return Role.STREAM, 1.0, "on the residual stream, once per layer"
         if self._last.get(use.node, False) or (kind is Kind.NO_WIDTH and self._after_last(use)):
             return Role.DECODER, 1.0, "behind the last width"
         if kind is Kind.DATA_IN or not self._has_width(use.node):
             return Role.ENCODER, 1.0, "before every branch"
         return Role.HIDDEN, 1.0, "in no branch"
+
+    def _joins(self, index: int) -> bool:
+        """Whether a value made from the stream goes back into it without a weight: the mean that
+        GraphNorm takes off, times its gain."""
+        roots = sum(1 << s.root for s in self.residuals.residual)
+        met = self.graph.descendants[index] & self.on_stream
+        if not self.graph[index].ancestors & roots or not met:
+            return False
+        first = (met & -met).bit_length() - 1
+        return not self.lineage.learned(index, first)
 
     def _after_last(self, use: Use) -> bool:
         last = sum(1 << index for index, is_last in self._last.items() if is_last)
@@ -422,8 +511,8 @@ class Places:
 
 
 def _list_of(name: str) -> str:
-    """'norms.3.weight' -> 'norms.*.weight'."""
-    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+    """'norms.3.weight' -> 'norms.*.weight', 'norm_3.weight' -> 'norm_*.weight'."""
+    return re.sub(r"\d+", "*", name)
 
 
 def _unused(shape: tuple[int, ...]) -> Placement:

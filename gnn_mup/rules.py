@@ -135,6 +135,8 @@ _FAN_IN_GROWS = frozenset({Kind.WIDTH, Kind.WIDTH_OUT, Kind.MIXED, Kind.GENERATE
 class Spot:
     """Where a tensor sits, in numbers: all that the absolute rules need.
 
+    ``readouts`` is T/n for a tensor that feeds n of T readouts whose mean is the output.
+
     >>> spot = Spot(Kind.WIDTH, Role.RESIDUAL, fan_in=256, width=256, depth=16)
     >>> lr_factor(spot, Family.ADAM)
     0.00390625
@@ -150,11 +152,14 @@ class Spot:
     depth: float = 1.0
     branches: float = 1.0
     correction: float = 1.0
+    readouts: float = 1.0
     gain: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
         """The place factor p. Only SGD feels it, except on the stream."""
+        if self.readouts != 1.0:
+            return {Family.SGD: self.readouts, Family.ADAM: 1.0}
         if self.role is Role.ENCODER and self.kind is Kind.DATA_IN:
             return {Family.SGD: self.correction, Family.ADAM: 1.0}
         if self.role is Role.RESIDUAL:
@@ -181,13 +186,21 @@ class Ratio:
     branches: float = 1.0
     correction: float = 1.0
     query: float = 1.0
+    readouts: float = 1.0
     gain: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
         """p/p0: the place factor of the same tensor at these ratios."""
         return Spot(
-            self.kind, self.role, 1.0, 1.0, self.depth, self.branches, self.correction
+            self.kind,
+            self.role,
+            1.0,
+            1.0,
+            self.depth,
+            self.branches,
+            self.correction,
+            self.readouts,
         ).place
 
 
@@ -223,7 +236,7 @@ def gradient_scale(where: Spot | Ratio) -> float:
         width = (where.fan_out**0.5 if generated else where.fan_out) * where.query
     else:
         width = where.width
-    scale = (1.0 if where.kind in _FINITE_OUT else 1.0 / width) / where.gain
+    scale = (1.0 if where.kind in _FINITE_OUT else 1.0 / width) / (where.gain * where.readouts)
     return scale * where.branches / where.depth if where.role is Role.RESIDUAL else scale
 
 
@@ -277,8 +290,10 @@ def _l2_over_gradient(where: Spot | Ratio) -> float:
 def _reference(where: Spot | Ratio) -> Spot | Ratio:
     """The same tensor at the size where a user's coupled decay means what they are used to."""
     if isinstance(where, Ratio):
-        return replace(where, fan_in=1.0, fan_out=1.0, depth=1.0, branches=1.0, query=1.0, gain=1.0)
+        return Ratio(where.kind, where.role, correction=where.correction)
     fan_in = where.fan_in
     if where.kind in _FAN_IN_GROWS:
         fan_in *= REFERENCE_WIDTH / where.width
-    return replace(where, width=REFERENCE_WIDTH, fan_in=fan_in, depth=1.0, branches=1.0)
+    return replace(
+        where, width=REFERENCE_WIDTH, fan_in=fan_in, depth=1.0, branches=1.0, readouts=1.0
+    )

@@ -24,7 +24,7 @@ from .errors import SurgeryError
 from .graph import Position
 
 FACTOR = "_gnn_mup_factor_{}"
-SKIP = "_gnn_mup_skip"
+SKIP = "_gnn_mup_skip_{}"
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ def iadd_scaled(x: Any, branch: Any, factor: float) -> Any:
     return x
 
 
-def close_residual(out: Any, layer: Any, skip: Any) -> Any:
-    """skip + out / L behind a layer that was given a residual connection; else out."""
-    factor = getattr(layer, SKIP, None)
+def close_residual(out: Any, layer: Any, skip: Any, name: str) -> Any:
+    """skip + out / L behind a layer whose residual connection ends here; else out."""
+    factor = getattr(layer, name, None)
     return out if factor is None else torch.add(skip, out, alpha=factor)
 
 
@@ -168,7 +168,7 @@ class _Rewriter(ast.NodeTransformer):
             return _open(node, edit.slot)
         if edit.action == "close":
             names = [_name(f"_gnn_mup_{kind}_{edit.slot}") for kind in ("layer", "input")]
-            return self._call("close_residual", node, *names)
+            return self._call("close_residual", node, *names, ast.Constant(SKIP.format(edit.slot)))
         if edit.action == "result" and isinstance(node, ast.expr):
             return ast.BinOp(node, ast.Mult(), factor)
         if edit.action == "message":

@@ -101,8 +101,8 @@ def layers(make: Callable[[], nn.Module], count: int = L) -> nn.ModuleList:
     return nn.ModuleList(make() for _ in range(count))
 
 
-def mlp(width: int = D, inner: int = 2 * D) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
+def mlp(width: int = D) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
 
 
 ENDS = {
@@ -203,12 +203,12 @@ class OGBStyle(Toy):
     )
     takes = ("x", "edge_index", "batch")
 
-    def __init__(self, residual: bool = True) -> None:
+    def __init__(self, width: int = D, depth: int = L, residual: bool = True) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GINConv(mlp(), train_eps=True))
-        self.bns = layers(lambda: nn.BatchNorm1d(D))
-        self.residual, self.num_layer, self.drop_ratio = residual, L, 0.5
+        self.start(width)
+        self.convs = layers(lambda: GINConv(mlp(width), train_eps=True), depth)
+        self.bns = layers(lambda: nn.BatchNorm1d(width), depth)
+        self.residual, self.num_layer, self.drop_ratio = residual, depth, 0.5
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         h_list = [self.enc(x)]
@@ -615,10 +615,10 @@ class Checkpointed(PreNorm):
 class GraphGymLayer(nn.Module):
     """Takes a batch, writes into it, hands it back."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D) -> None:
         super().__init__()
-        self.layer = GCNConv(D, D)
-        self.post_layer = nn.Sequential(nn.BatchNorm1d(D), nn.ReLU())
+        self.layer = GCNConv(width, width)
+        self.post_layer = nn.Sequential(nn.BatchNorm1d(width), nn.ReLU())
 
     def forward(self, batch: Any) -> Any:
         x_in = batch.x
@@ -640,10 +640,10 @@ class GraphGymStyle(Toy):
         }
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.layers = nn.Sequential(*(GraphGymLayer() for _ in range(L)))
+        self.start(width)
+        self.layers = nn.Sequential(*(GraphGymLayer(width) for _ in range(depth)))
 
     @classmethod
     def example(cls) -> tuple[Any, ...]:
@@ -685,10 +685,10 @@ class AugmentedAttribute(GraphGymStyle):
 class GatedGCNLayer(nn.Module):
     """Nodes and edges each on a stream of their own, passed as a tuple."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D) -> None:
         super().__init__()
-        self.A, self.B, self.C, self.U, self.V = (nn.Linear(D, D) for _ in range(5))
-        self.norm_x, self.norm_e = nn.BatchNorm1d(D), nn.BatchNorm1d(D)
+        self.A, self.B, self.C, self.U, self.V = (nn.Linear(width, width) for _ in range(5))
+        self.norm_x, self.norm_e = nn.BatchNorm1d(width), nn.BatchNorm1d(width)
 
     def forward(self, state: tuple[Tensor, Tensor], edge_index: Tensor) -> tuple[Tensor, Tensor]:
         x, e = state
@@ -718,11 +718,11 @@ class GatedGCN(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.edge_enc = nn.Linear(EDGE, D)
-        self.layers = layers(GatedGCNLayer)
+        self.start(width)
+        self.edge_enc = nn.Linear(EDGE, width)
+        self.layers = layers(lambda: GatedGCNLayer(width), depth)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         state = self.enc(x), self.edge_enc(edge_attr)
@@ -750,15 +750,16 @@ class MeshGraphNet(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.edge_enc = nn.Linear(EDGE, D)
-        self.edge_mlps = layers(lambda: self.normed_mlp(3 * D))
-        self.node_mlps = layers(lambda: self.normed_mlp(2 * D))
+        self.start(width)
+        self.edge_enc = nn.Linear(EDGE, width)
+        self.edge_mlps = layers(lambda: self.normed_mlp(3 * width, width), depth)
+        self.node_mlps = layers(lambda: self.normed_mlp(2 * width, width), depth)
 
-    def normed_mlp(self, width: int) -> nn.Sequential:
-        return nn.Sequential(nn.Linear(width, D), nn.ReLU(), nn.Linear(D, D), nn.LayerNorm(D))
+    def normed_mlp(self, size: int, width: int) -> nn.Sequential:
+        net = (nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width), nn.LayerNorm(width))
+        return nn.Sequential(*net)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x, e = self.enc(x), self.edge_enc(edge_attr)
@@ -839,10 +840,12 @@ class GPS(Toy):
     takes = ("x", "edge_index", "batch")
     norm: ClassVar[str | None] = "batch_norm"
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GPSConv(D, GINConv(mlp()), heads=2, norm=self.norm))
+        self.start(width)
+        self.convs = layers(
+            lambda: GPSConv(width, GINConv(mlp(width)), heads=2, norm=self.norm), depth
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         x = self.enc(x)
@@ -891,17 +894,18 @@ class DeeperGCN(Toy):
     )
     block: ClassVar[str] = "res+"
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
+        self.start(width)
         self.layers = layers(
             lambda: DeepGCNLayer(
-                GENConv(D, D, learn_t=True, bias=True),
-                nn.LayerNorm(D),
+                GENConv(width, width, learn_t=True, bias=True),
+                nn.LayerNorm(width),
                 nn.ReLU(inplace=True),
                 block=self.block,
                 dropout=0.1,
-            )
+            ),
+            depth,
         )
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -947,10 +951,10 @@ class GCNII(Toy):
         notes=WIDTH_ONLY,
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = nn.ModuleList(GCN2Conv(D, 0.1, 0.5, i + 1) for i in range(L))
+        self.start(width)
+        self.convs = nn.ModuleList(GCN2Conv(width, 0.1, 0.5, i + 1) for i in range(depth))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = x0 = self.enc(x).relu()
@@ -961,9 +965,9 @@ class GCNII(Toy):
 
 
 class InitialAndStream(PreNorm):
-    """A stream, and the first features added to it in every layer."""
+    """A stream, and the first features added to it in every layer: they are a branch too."""
 
-    expected = Expect({**ENDS, **GCN, **NORMS}, left=("initial residual",))
+    expected = Expect({**ENDS, **GCN, **NORMS}, scaled=2 * L)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = x0 = self.enc(x)
@@ -974,7 +978,7 @@ class InitialAndStream(PreNorm):
     def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
         x = x0 = self.enc(x)
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = x + f * self.act(conv(norm(x), edge_index)) + 0.1 * x0
+            x = x + f * self.act(conv(norm(x), edge_index)) + f * 0.1 * x0
         return self.dec(x)
 
 
@@ -1007,7 +1011,7 @@ class InitialOnly(PreNorm):
 class JumpingSum(PreNorm):
     """A residual stream whose states are summed over all layers, as OGB does it."""
 
-    expected = Expect({**ENDS, **GCN, **NORMS}, scaled=L + L)
+    expected = Expect({**ENDS, **GCN, **NORMS}, scaled=L + L + 1)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         h_list = [self.enc(x)]
@@ -1030,6 +1034,8 @@ class JumpingSum(PreNorm):
 
 class JumpingSumOfStates(JumpingSum):
     """The same with the built-in sum."""
+
+    expected = Expect({**ENDS, **GCN, **NORMS}, scaled=L + L)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         states = [self.enc(x)]
@@ -1182,11 +1188,11 @@ class GatedUpdate(Toy):
         notes=(*WIDTH_ONLY, "no depth limit"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GCNConv(D, D))
-        self.gru = nn.GRUCell(D, D)
+        self.start(width)
+        self.convs = layers(lambda: GCNConv(width, width), depth)
+        self.gru = nn.GRUCell(width, width)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.enc(x)
@@ -1246,26 +1252,26 @@ class VirtualNode(Toy):
     )
     takes = ("x", "edge_index", "batch")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.virtual = nn.Embedding(1, D)
-        self.convs = layers(lambda: GINConv(mlp()))
-        self.bns = layers(lambda: nn.BatchNorm1d(D))
-        self.vn_mlps = layers(mlp, L - 1)
+        self.start(width)
+        self.virtual = nn.Embedding(1, width)
+        self.convs = layers(lambda: GINConv(mlp(width)), depth)
+        self.bns = layers(lambda: nn.BatchNorm1d(width), depth)
+        self.vn_mlps = layers(lambda: mlp(width), depth - 1)
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         state = self.virtual(
             torch.zeros(int(batch[-1]) + 1, dtype=edge_index.dtype, device=edge_index.device)
         )
         h_list = [self.enc(x)]
-        for layer in range(L):
+        for layer in range(len(self.convs)):
             h_list[layer] = h_list[layer] + state[batch]
             h = self.bns[layer](self.convs[layer](h_list[layer], edge_index))
             h = F.dropout(F.relu(h), 0.5, training=self.training)
             h += h_list[layer]
             h_list.append(h)
-            if layer < L - 1:
+            if layer < len(self.vn_mlps):
                 pooled = global_mean_pool(h_list[layer], batch) + state
                 state = state + F.dropout(self.vn_mlps[layer](pooled), 0.5, training=self.training)
         return self.dec(global_mean_pool(h_list[-1], batch))
@@ -1273,10 +1279,10 @@ class VirtualNode(Toy):
     def by_hand(self, x: Tensor, edge_index: Tensor, batch: Tensor, f: float) -> Tensor:
         state = self.virtual(torch.zeros(3, dtype=torch.long))
         x = self.enc(x)
-        for layer in range(L):
+        for layer in range(len(self.convs)):
             x = x + f * state[batch]
             h = F.relu(self.bns[layer](self.convs[layer](x, edge_index)))
-            if layer < L - 1:
+            if layer < len(self.vn_mlps):
                 pooled = global_mean_pool(x, batch) + state
                 state = state + f * self.vn_mlps[layer](pooled)
             x = x + f * h
@@ -1325,11 +1331,11 @@ class SharedEdgeEncoder(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.edge_enc = nn.Linear(EDGE, D)
-        self.convs = layers(lambda: GINEConv(mlp()))
+        self.start(width)
+        self.edge_enc = nn.Linear(EDGE, width)
+        self.convs = layers(lambda: GINEConv(mlp(width)), depth)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x, e = self.enc(x), self.edge_enc(edge_attr)
@@ -1374,11 +1380,11 @@ class OwnEdgeEncoders(SharedEdgeEncoder):
 class CategoryConv(MessagePassing):
     """OGB's GIN layer: bond embeddings inside, ``(1 + eps) x`` and the MLP outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D) -> None:
         super().__init__(aggr="add")
-        self.mlp = mlp()
+        self.mlp = mlp(width)
         self.eps = nn.Parameter(torch.zeros(1))
-        self.bond_encoder = nn.ModuleList(nn.Embedding(6, D) for _ in range(2))
+        self.bond_encoder = nn.ModuleList(nn.Embedding(6, width) for _ in range(2))
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         embedding: Any = 0
@@ -1410,11 +1416,11 @@ class Categories(Toy):
     )
     takes = ("kind", "edge_index", "edge_kind", "batch")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.atoms = nn.ModuleList(nn.Embedding(6, D) for _ in range(2))
-        self.convs = layers(CategoryConv)
-        self.dec = nn.Linear(D, OUT)
+        self.atoms = nn.ModuleList(nn.Embedding(6, width) for _ in range(2))
+        self.convs = layers(lambda: CategoryConv(width), depth)
+        self.dec = nn.Linear(width, OUT)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
         h = sum(table(x[:, i]) for i, table in enumerate(self.atoms))
@@ -1446,10 +1452,10 @@ class Attention(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GATv2Conv(D, D // 2, heads=2, edge_dim=EDGE))
+        self.start(width)
+        self.convs = layers(lambda: GATv2Conv(width, width // 2, heads=2, edge_dim=EDGE), depth)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x = self.enc(x)
@@ -1479,10 +1485,10 @@ class Relations(Toy):
     takes = ("x", "edge_index", "edge_type")
     conv: ClassVar[type] = RGCNConv
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: self.conv(D, D, 4, num_bases=2))
+        self.start(width)
+        self.convs = layers(lambda: self.conv(width, width, 4, num_bases=2), depth)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         x = self.enc(x)
@@ -1519,10 +1525,12 @@ class GeneratedWeights(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: NNConv(D, D, nn.Linear(EDGE, D * D), aggr="add"))
+        self.start(width)
+        self.convs = layers(
+            lambda: NNConv(width, width, nn.Linear(EDGE, width * width), aggr="add"), depth
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x = self.enc(x)
@@ -1729,13 +1737,14 @@ class TransformerEncoder(Toy):
     takes = ("x", "batch")
     norm_first: ClassVar[bool] = False
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
+        self.start(width)
         self.layers = layers(
             lambda: nn.TransformerEncoderLayer(
-                D, 2, 2 * D, batch_first=True, norm_first=self.norm_first
-            )
+                width, 2, 2 * width, batch_first=True, norm_first=self.norm_first
+            ),
+            depth,
         )
 
     def forward(self, x: Tensor, batch: Tensor) -> Tensor:
@@ -1836,10 +1845,12 @@ class Reversible(Toy):
         width=D // 2,
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GroupAddRev(GCNConv(D // 2, D // 2), num_groups=2))
+        self.start(width)
+        self.convs = layers(
+            lambda: GroupAddRev(GCNConv(width // 2, width // 2), num_groups=2), depth
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.enc(x)
@@ -2012,10 +2023,12 @@ class DotAttention(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: TransformerConv(D, D // 2, heads=2, edge_dim=EDGE))
+        self.start(width)
+        self.convs = layers(
+            lambda: TransformerConv(width, width // 2, heads=2, edge_dim=EDGE), depth
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x = self.enc(x)
@@ -2054,6 +2067,503 @@ class RootTerms(Toy):
         for conv in self.convs:
             x = x + f * F.elu(conv(x, edge_index))
         return self.dec(x)
+
+
+# ---- readouts, backbones, what is added in every layer -------------------------------------------
+
+
+class Readouts(PreNorm):
+    """GIN's readout: a decoder of its own for every layer, added up from 0."""
+
+    expected = Expect(
+        {
+            **{k: v for k, v in ENDS.items() if k.startswith("enc")},
+            **GCN,
+            **NORMS,
+            "decs.*.weight": f"decoder width-out {D}",
+            "decs.*.bias": "decoder no-width",
+        },
+        scaled=L + L + 1,
+    )
+    takes = ("x", "edge_index", "batch")
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.dec
+        self.decs = layers(lambda: nn.Linear(D, OUT), L + 1)
+
+    def states(self, x: Tensor, edge_index: Tensor, f: float = 1.0) -> list[Tensor]:
+        states = [self.enc(x)]
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            states.append(states[-1] + f * self.act(conv(norm(states[-1]), edge_index)))
+        return states
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        states = [self.enc(x)]
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            states.append(states[-1] + self.act(conv(norm(states[-1]), edge_index)))
+        return self.read(states, batch)
+
+    def read(self, states: list[Tensor], batch: Tensor) -> Tensor:
+        score: Any = 0
+        for dec, h in zip(self.decs, states, strict=True):
+            score += F.dropout(dec(global_mean_pool(h, batch)), 0.5, training=self.training)
+        return score
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, batch: Tensor, f: float) -> Tensor:
+        states = self.states(x, edge_index, f)
+        scores = [d(global_mean_pool(h, batch)) for d, h in zip(self.decs, states, strict=True)]
+        return sum(scores) / len(scores)
+
+
+class ReadoutsOfList(Readouts):
+    """The same with the built-in sum (NeuralFingerprint)."""
+
+    def read(self, states: list[Tensor], batch: Tensor) -> Tensor:
+        return sum(d(global_mean_pool(h, batch)) for d, h in zip(self.decs, states, strict=True))
+
+
+class ReadoutsStacked(Readouts):
+    """The same with torch.stack."""
+
+    expected = Expect(Readouts.expected.params, scaled=L + 1)
+
+    def read(self, states: list[Tensor], batch: Tensor) -> Tensor:
+        scores = [d(global_mean_pool(h, batch)) for d, h in zip(self.decs, states, strict=True)]
+        return torch.stack(scores).sum(0)
+
+
+class ReadoutsWrittenOut(ReadoutsStacked):
+    """No loop: one long sum."""
+
+    def read(self, states: list[Tensor], batch: Tensor) -> Tensor:
+        a, b, c, d, e = (global_mean_pool(h, batch) for h in states)
+        return (
+            self.decs[0](a) + self.decs[1](b) + self.decs[2](c) + self.decs[3](d) + self.decs[4](e)
+        )
+
+
+class ReadoutsFromTheFirst(Readouts):
+    """DimeNet's: the first readout begins the sum, and keeps its 1."""
+
+    expected = Expect(Readouts.expected.params, scaled=L + L)
+
+    def read(self, states: list[Tensor], batch: Tensor) -> Tensor:
+        score = self.decs[0](global_mean_pool(states[0], batch))
+        for dec, h in zip(self.decs[1:], states[1:], strict=True):
+            score = score + dec(global_mean_pool(h, batch))
+        return score
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, batch: Tensor, f: float) -> Tensor:
+        states = self.states(x, edge_index, f)
+        scores = [d(global_mean_pool(h, batch)) for d, h in zip(self.decs, states, strict=True)]
+        return scores[0] + sum(scores[1:]) / len(scores)
+
+
+class OfficialGIN(Toy):
+    """No residual connections, so some are put in; the first readout takes the data as they are."""
+
+    expected = Expect(
+        {
+            "convs.*.nn.*.weight": f"residual width-to-width {D}",
+            "convs.*.nn.*.bias": "residual vector",
+            "convs.0.nn.0.weight": f"encoder data-in {N0}",
+            "convs.0.nn.0.bias": "encoder vector",
+            "convs.0.nn.2.weight": f"hidden width-to-width {D}",
+            "convs.0.nn.2.bias": "hidden vector",
+            "bns.*": "residual vector",
+            "bns.0.*": "hidden vector",
+            "decs.*.weight": f"decoder width-out {D}",
+            "decs.0.weight": f"decoder no-width {N0}",
+            "decs.*.bias": "decoder no-width",
+        },
+        depth=L - 1,
+        scaled=L - 1 + L + 1,
+        gamma=True,
+        inserted=True,
+    )
+    takes = ("x", "edge_index", "batch")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            GINConv(nn.Sequential(nn.Linear(D if i else N0, D), nn.ReLU(), nn.Linear(D, D)))
+            for i in range(L)
+        )
+        self.bns = layers(lambda: nn.BatchNorm1d(D))
+        self.decs = nn.ModuleList(nn.Linear(D if i else N0, OUT) for i in range(L + 1))
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        hidden = [x]
+        for conv, bn in zip(self.convs, self.bns, strict=True):
+            x = F.relu(bn(conv(x, edge_index)))
+            hidden.append(x)
+        score: Any = 0
+        for layer, h in enumerate(hidden):
+            pooled = global_mean_pool(h, batch)
+            score += F.dropout(self.decs[layer](pooled), 0.5, training=self.training)
+        return score
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, batch: Tensor, f: float) -> Tensor:
+        hidden = [x]
+        for i, (conv, bn) in enumerate(zip(self.convs, self.bns, strict=True)):
+            h = F.relu(bn(conv(x, edge_index)))
+            x = x + f * h if i else h
+            hidden.append(x)
+        scores = [d(global_mean_pool(h, batch)) for d, h in zip(self.decs, hidden, strict=True)]
+        return sum(scores) / len(scores)
+
+
+class TiedReadout(Readouts):
+    """One decoder for all layers."""
+
+    expected = Expect({**ENDS, **GCN, **NORMS}, scaled=L + L + 1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.decs
+        self.dec = nn.Linear(D, OUT)
+
+    def read(self, states: list[Tensor], batch: Tensor) -> Tensor:
+        score: Any = 0
+        for h in states:
+            score = score + self.dec(global_mean_pool(h, batch))
+        return score
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, batch: Tensor, f: float) -> Tensor:
+        scores = [self.dec(global_mean_pool(h, batch)) for h in self.states(x, edge_index, f)]
+        return sum(scores) / len(scores)
+
+
+class TwoHeads(PreNorm):
+    """Two decoders of one and the same state, and a wide one beside a deep one: no readouts."""
+
+    expected = Expect(
+        {**ENDS, **GCN, **NORMS, "wide.*": "any any", "other.*": ENDS["dec.weight"]}
+        | {"other.bias": ENDS["dec.bias"]},
+        left=(),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(D, OUT)
+        self.wide = nn.Linear(N0, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        raw = x
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + self.act(conv(norm(x), edge_index))
+        return self.dec(x) + self.other(x) + self.wide(raw)
+
+    by_hand = None
+
+
+class InitialFirst(InitialAndStream):
+    """The first features added before the branch, in one sum."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = x0 = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + 0.1 * x0 + self.act(conv(norm(x), edge_index))
+        return self.dec(x)
+
+
+class PositionsInEveryLayer(PreNorm):
+    """An embedding of positions, made once, added to the stream in every layer."""
+
+    expected = Expect(
+        {
+            **ENDS,
+            **GCN,
+            **NORMS,
+            "position.weight": f"residual data-in 2 n={L}",
+            "position.bias": f"residual vector n={L}",
+        },
+        scaled=2 * L,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Linear(2, D)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        position = self.position(x[:, :2])
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + self.act(conv(norm(x), edge_index)) + position
+        return self.dec(x)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        position = self.position(x[:, :2])
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + f * self.act(conv(norm(x), edge_index)) + f * position
+        return self.dec(x)
+
+
+class Backbone(PreNorm):
+    """Returns its stream: a head comes later."""
+
+    expected = Expect(
+        {k: v for k, v in PreNorm.expected.params.items() if not k.startswith("dec")},
+        notes=("no decoder: the output has the width itself (16)",),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.dec
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + self.act(conv(norm(x), edge_index))
+        return x
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + f * self.act(conv(norm(x), edge_index))
+        return x
+
+
+class BasicBackbone(Toy):
+    """PyG's GCN without out_channels: its last layer is a layer like the others."""
+
+    expected = Expect(
+        {
+            "net.convs.*.lin.weight": f"residual width-to-width {D}",
+            "net.convs.*.bias": "residual vector",
+            "net.convs.0.lin.weight": f"encoder data-in {N0}",
+            "net.convs.0.bias": "encoder vector",
+        },
+        depth=L - 1,
+        scaled=L - 1,
+        inserted=True,
+        notes=("type roles={'net.convs.3.lin.weight': 'decoder'}",),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = pyg.GCN(N0, D, L)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.net(x, edge_index)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        convs = self.net.convs
+        x = F.relu(convs[0](x, edge_index))
+        for i, conv in enumerate(convs[1:]):
+            h = conv(x, edge_index)
+            x = x + f * (F.relu(h) if i < L - 2 else h)
+        return x
+
+
+class WideHead(PreNorm):
+    """A head as wide as the stream: a decoder, unless the user says that it grows."""
+
+    expected = Expect(
+        PreNorm.expected.params, notes=("If it does, type roles={'dec.weight': 'hidden'}",)
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dec = nn.Linear(D, D)
+
+
+class DenseNet(Toy):
+    """Every layer sees the outputs of all layers before it, side by side."""
+
+    expected = Expect(
+        {
+            "enc.weight": f"encoder data-in {N0}",
+            "enc.bias": "encoder vector",
+            "convs.*.lin.weight": "hidden width-to-width",
+            "convs.*.bias": "hidden vector",
+            "dec.weight": f"decoder width-out {D + L * D}",
+            "dec.bias": "decoder no-width",
+        },
+        depth=1,
+        scaled=0,
+        notes=(*WIDTH_ONLY, "its layers are concatenated (DenseNet)"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start()
+        self.convs = nn.ModuleList(GCNConv(D + i * D, D) for i in range(L))
+        self.dec = nn.Linear(D + L * D, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = torch.cat([x, F.relu(conv(x, edge_index))], dim=-1)
+        return self.dec(x)
+
+
+class DenseNetOfStates(DenseNet):
+    """The same with a list of states."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        states = [self.enc(x)]
+        for conv in self.convs:
+            states.append(F.relu(conv(torch.cat(states, dim=-1), edge_index)))
+        return self.dec(torch.cat(states, dim=-1))
+
+
+class SharedEdgeUpdate(Toy):
+    """Edges have a stream of their own, updated in every layer by one and the same weight."""
+
+    expected = Expect(
+        {
+            **ENDS,
+            "edge_enc.weight": f"residual data-in {EDGE} n={L}",
+            "edge_enc.bias": f"residual vector n={L}",
+            "update.weight": f"residual width-to-width {D} n={L}",
+            "update.bias": f"residual vector n={L}",
+            "value.*.weight": f"residual width-to-width {D}",
+            "value.*.bias": "residual vector",
+        },
+        scaled=2 * L,
+    )
+    takes = ("x", "edge_index", "edge_attr")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start()
+        self.edge_enc, self.update = nn.Linear(EDGE, D), nn.Linear(D, D)
+        self.value = layers(lambda: nn.Linear(D, D))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        x, e = self.enc(x), self.edge_enc(edge_attr)
+        source, target = edge_index
+        for value in self.value:
+            messages = torch.sigmoid(e) * value(x)[source]
+            x = x + F.relu(scatter(messages, target, 0, x.size(0), reduce="mean"))
+            e = e + F.relu(self.update(x[source] + x[target]))
+        return self.dec(x)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, f: float) -> Tensor:
+        x, e = self.enc(x), self.edge_enc(edge_attr)
+        source, target = edge_index
+        for value in self.value:
+            messages = torch.sigmoid(e) * value(x)[source]
+            x = x + f * F.relu(scatter(messages, target, 0, x.size(0), reduce="mean"))
+            e = e + f * F.relu(self.update(x[source] + x[target]))
+        return self.dec(x)
+
+
+class PostGraphNorm(PreNorm):
+    """A norm on the stream whose second gain multiplies the mean that it takes off."""
+
+    expected = Expect({**ENDS, **GCN, "norms.*": "stream vector"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = layers(lambda: pyg.GraphNorm(D))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(x + F.relu(conv(x, edge_index)))
+        return self.dec(x)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(x + f * F.relu(conv(x, edge_index)))
+        return self.dec(x)
+
+
+class AverageThenNorm(PreNorm):
+    """SGFormer's ``0.5 * h + 0.5 * x`` with a norm behind it: only the proportion matters."""
+
+    expected = Expect({**ENDS, **GCN, "norms.*": "stream vector"})
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(0.5 * conv(x, edge_index) + (1 - 0.5) * x)
+        return self.dec(x)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(0.5 * f * conv(x, edge_index) + 0.5 * x)
+        return self.dec(x)
+
+
+class DenseGATLayer(nn.Module):
+    """pyGAT's layer: scores of the two ends, added up for all pairs of nodes."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(fan_in, fan_out))
+        self.a = nn.Parameter(torch.randn(2 * fan_out, 1))
+        self.size = fan_out
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        h = x @ self.w
+        scores = F.leaky_relu(h @ self.a[: self.size] + (h @ self.a[self.size :]).T)
+        masked = torch.where(adj > 0, scores, torch.full_like(scores, -9e15))
+        return F.dropout(masked.softmax(dim=1), 0.1, training=self.training) @ h
+
+
+class DenseGAT(Toy):
+    """Attention in the very layer that is the decoder: its scores are no width."""
+
+    expected = Expect(
+        {
+            "heads.*.w": f"encoder data-in {N0}",
+            "heads.*.a": f"hidden width-out {D // 2}",
+            "out.w": f"decoder width-out {D}",
+            "out.a": f"decoder no-width {OUT}",
+        },
+        depth=1,
+        scaled=0,
+        notes=WIDTH_ONLY,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = layers(lambda: DenseGATLayer(N0, D // 2), 2)
+        self.out = DenseGATLayer(D, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        adj = torch.eye(x.size(0))
+        adj[edge_index[0], edge_index[1]] = 1.0
+        x = torch.cat([F.elu(head(x, adj)) for head in self.heads], dim=1)
+        return self.out(x, adj)
+
+
+class GatedHops(Toy):
+    """DAGNN: the logits of many hops, weighted by one learned score each."""
+
+    expected = Expect(
+        {
+            **ENDS,
+            "score.weight": f"decoder no-width {OUT}",
+            "score.bias": "decoder no-width",
+        },
+        depth=1,
+        scaled=0,
+        notes=WIDTH_ONLY,
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start()
+        self.score = nn.Linear(OUT, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        hops = [self.dec(F.relu(self.enc(x)))]
+        for _ in range(L):
+            hops.append(
+                scatter(hops[-1][edge_index[0]], edge_index[1], 0, x.size(0), reduce="mean")
+            )
+        stacked = torch.stack(hops, dim=1)
+        weights = self.score(stacked).squeeze().sigmoid().unsqueeze(1)
+        return torch.matmul(weights, stacked).squeeze()
 
 
 MODELS: tuple[type[Toy], ...] = tuple(

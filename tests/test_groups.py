@@ -84,8 +84,9 @@ def test_frozen_parameters_are_left_out_until_they_are_unfrozen() -> None:
     assert "encoder" in {g["name"] for g in transfer_groups(model)}
 
 
-def test_a_model_with_nothing_to_train_has_no_groups() -> None:
-    assert list(transfer_groups(network().requires_grad_(False))) == []
+def test_a_model_with_nothing_to_train_is_refused() -> None:
+    with pytest.raises(TransferError, match=r"frozen: model.requires_grad_\(True\) first"):
+        transfer_groups(network().requires_grad_(False))
 
 
 def test_a_shared_parameter_is_in_one_group_and_answers_to_both_names() -> None:

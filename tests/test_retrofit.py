@@ -958,8 +958,6 @@ class Lazy(nn.Module):
 
 def test_lazy_layers() -> None:
     model = build(Lazy)
-    with pytest.raises(TransferError, match=r"is lazy.*Run the model once"):
-        plan_transfer(model, PreNorm.example())
     with pytest.raises(ExampleNeeded, match=r"lazy layers.*apply_transfer\(model, \(x, edge_index"):
         apply_transfer(model)
     groups = apply(model, PreNorm.example())
@@ -1052,7 +1050,7 @@ def scaled_input(factor: float) -> tuple[Tensor, Tensor]:
         (PreNorm, scaled_input(10.0), r"shape \[30, 7\] has RMS \d+.*NormalizeRows"),
         (Categories, Categories.example(), "sum pooling over 10 nodes on average"),
         (DotProduct, PreNorm.example(), r"dot product.*divide its logits by the width \(16\)"),
-        (RawBeside, PreNorm.example(), r"convs\.0\.lin\.weight.*raw data side by side"),
+        (RawBeside, PreNorm.example(), r"convs\.{0\.\.3}\.lin\.weight.*raw data side by side"),
         (
             lambda: pyg.GIN(N0, D, 4, OUT, norm="batch_norm"),
             PreNorm.example(),

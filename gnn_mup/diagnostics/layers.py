@@ -17,6 +17,7 @@ from gnn_mup import Plan
 
 STREAM, OUTPUT = "stream", "output"
 
+_PACKED = re.compile(r"in_proj_weight\.[qk]$")
 _LATE = re.compile(
     r"(^|[._])(att|att_src|att_dst|att_edge|attention|q|k|query|key|lin_q|lin_k|lin_query|lin_key"
     r"|q_proj|k_proj|q_lin|k_lin|lin_src_key|kqv_lin|\w*gate\w*)($|[._ ])"
@@ -59,8 +60,9 @@ def _layer(name: str, plan: Plan | None) -> Layer:
     prefix, bare = ("branch of ", name.removeprefix("branch of ")) if " of " in name else ("", name)
     record = plan.params.get(re.sub(r"(in_proj_weight)\.[qkv]$", r"\1", bare)) if plan else None
     role, late = "layer", bool(_LATE.search(short(bare)))
-    if record is not None:
+    if plan is not None and record is not None:
         role = record.role.value
+        late = bare in plan.scores or _PACKED.search(bare) is not None
         late |= role == "residual" and record.kind.value == "width-out"
     if prefix:
         role = "branch"

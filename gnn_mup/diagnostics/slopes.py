@@ -16,6 +16,9 @@ LATE_STEPS = 25
 """From here on the slopes of attention vectors, queries, keys and gates mean something."""
 
 
+CONFIDENCE = 0.99
+"""Of the intervals. A report judges some forty slopes: at 95 % two would be off by chance."""
+
 PRIOR = 4
 FAMILIES = {"own": "update", "change": "update", "features": "start", "branch": "start"}
 """Kinds that share their noise."""
@@ -59,7 +62,7 @@ class Fit:
     free: int
 
     def interval(self, usual: float = 0.0) -> tuple[float, float]:
-        """95 % interval. ``usual`` is the variance that layers of this report usually have.
+        """The interval. ``usual`` is the variance that layers of this report usually have.
 
         Of two seeds and two sizes one degree of freedom is left, and among fifty layers some
         agree with themselves by chance; so the layer's own variance is averaged with the usual
@@ -111,7 +114,7 @@ def usual_variances(fits: Iterable[tuple[str, str, Fit]]) -> dict[str, float]:
 def _student(free: int) -> float:
     from scipy.stats import t
 
-    return float(t.ppf(0.975, free))
+    return float(t.ppf((1 + CONFIDENCE) / 2, free))
 
 
 def expectation(
