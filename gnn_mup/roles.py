@@ -277,14 +277,14 @@ class Places:
 
         def scores(shape: tuple[int, ...]) -> bool:
             """One number a row, however it lies, or one for each pair of rows."""
-            pairs = set(shape[-2:]) <= {1, node.shape[-2]}
+            pairs = set(shape[-2:]) <= {1, *node.shape[-2:-1]}
             return single and (pairs or math.prod(shape) == math.prod(node.shape))
 
         while waiting:
             here = self.graph[waiting.pop()]
             for child in self.graph.children[here.index]:
                 after = self.graph[child]
-                weighs = here.shape[-1] == 1 and after.shape[-1:] > (1,)
+                weighs = here.shape[-1:] == (1,) and after.shape[-1:] > (1,)
                 if after.op in ops.MUL and len(after.shape) == len(here.shape) and weighs:
                     multiplied = True
                     continue
