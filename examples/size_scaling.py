@@ -4,7 +4,7 @@
     python examples/size_scaling.py               # about 10 minutes on one core
 
 Every optimizer at the learning rate that examples/lr_transfer.py found best for the smallest size
-(its CSV files are read from --out), three seeds, twice as many steps. Beside it the standard
+(its CSV files are read from --out), twice as many steps. Beside it the standard
 parameterization at its own. Results go to examples/results/size_scaling*.
 """
 
@@ -32,7 +32,7 @@ def main() -> None:
     made.add_argument("--sets", nargs="+", default=["QM9", "digits", "Cora"])
     made.add_argument("--optimizers", nargs="+", default=["sgd", "adam", "adamw"])
     args = start(made)
-    args.rounds, args.seeds = 0, (1,) * len(args.sizes) if args.quick else (3,) * len(args.sizes)
+    args.rounds = 0
     tail, cells = "_quick" if args.quick else "", []
     lines: dict[str, dict[str, dict]] = {name: {} for name in args.sets}
     for name in args.sets:
@@ -70,7 +70,7 @@ def experiment(name: str, optimizer: str, scan: Path, args: argparse.Namespace) 
         problem.build(GCNBlock),
         training(problem, args.steps or 2 * STEPS[optimizer]),
         {kind: Grid(rate, rate) for kind, rate in found.items()},
-        transfer={k: v for k, v in kinds_for(name, optimizer).items() if k in LABELS},
+        transfer={k: v for k, v in kinds_for(optimizer).items() if k in LABELS},
         optimizer=OPTIMIZERS[optimizer],
         weight_decay=decay,
     )
