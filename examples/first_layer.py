@@ -26,8 +26,8 @@ from gnn_mup.diagnostics.sweep_report import SweepReport
 from gnn_mup.measure import measure_correction
 
 SETS = ("Cora", "CiteSeer", "PubMed")
-STEPS, BATCHES = 36, 12
-MARKS = (6, 12, 18, 24, 30, 36)
+STEPS, BATCHES = 24, 12
+MARKS = (4, 8, 12, 16, 20, 24)
 GRID = Grid(-2.5, 1.5, 0.5)
 Lines = dict[str, dict[Any, float]]
 

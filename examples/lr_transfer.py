@@ -63,7 +63,7 @@ def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
         problem.build(GCNBlock),
         training(problem, steps),
         grids_for(name, optimizer),
-        transfer=kinds_for(name, optimizer),
+        transfer=kinds_for(optimizer),
         optimizer=OPTIMIZERS[optimizer],
         weight_decay=decay,
     )
@@ -72,11 +72,10 @@ def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
     write(report, args, title, data=name, optimizer=optimizer, steps=steps, tau_epoch=tau)
 
 
-def kinds_for(name: str, optimizer: str) -> dict[str, Any]:
-    """The parameterizations; on a citation graph under SGD with the first-layer correction."""
-    if optimizer == "sgd" and name == "Cora":
-        return {**KINDS, "transfer": {"correction": "auto"}}
-    return dict(KINDS)
+def kinds_for(optimizer: str) -> dict[str, Any]:
+    """The parameterizations; under SGD with the first-layer correction, measured on the batch."""
+    transfer = {"correction": "auto"} if optimizer == "sgd" else True
+    return {**KINDS, "transfer": transfer}
 
 
 def decay_of(steps: int, lr: float) -> float:

@@ -23,8 +23,8 @@ from torch import nn
 
 from gnn_mup import apply_transfer
 
-STEPS, EARLY = 48, 12
-GRID = Grid(-5, -0.5, 0.5)
+STEPS, EARLY = 32, 8
+GRID = Grid(-4, 0, 0.5)
 
 
 def operator(degree: bool, gamma: Any) -> Callable[[nn.Module, Any, float], Any]:
@@ -48,7 +48,7 @@ FORMS = {
 
 def main() -> None:
     made = parser(__doc__)
-    made.add_argument("--sets", nargs="+", default=["digits", "MNIST"])
+    made.add_argument("--sets", nargs="+", default=["digits"])
     args = start(made)
     for name in args.sets:
         experiment(name, args)

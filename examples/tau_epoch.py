@@ -23,9 +23,9 @@ from gnn_mup import apply_transfer
 from gnn_mup.diagnostics.losses import data_loss
 from gnn_mup.measure import weight_decay_from_tau
 
-STEPS = 48
+STEPS = 32
 RATES = (-2.0, -1.0)
-GRID = Grid(0, 8)
+GRID = Grid(0, 7)
 """Octaves of eta0, and of tau_epoch in epochs."""
 
 SMALLEST = SIZES[0][0]

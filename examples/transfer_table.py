@@ -3,7 +3,8 @@
     python examples/transfer_table.py
 
 Reads the CSV files that lr_transfer.py and retrofit_transfer.py wrote, and writes
-transfer_table.csv and transfer_table.md beside them. No number in it is typed by hand.
+transfer_table.csv and transfer_table.md beside them; with --page it also replaces the table of
+that page, between the lines <!-- table --> and <!-- end -->. No number is typed by hand.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ MODELS = {"lr_transfer": "GCN + MLP"}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    out = parser.parse_args().out
+    parser.add_argument("--page", type=Path, help="a Markdown page that shows the table")
+    args = parser.parse_args()
+    out = args.out
     files = [*sorted(out.glob("lr_transfer_*.csv")), *sorted(out.glob("retrofit_*.csv"))]
     chosen = [f for f in files if "_quick" not in f.stem]
     if not chosen:
@@ -35,7 +38,16 @@ def main() -> None:
     pd.DataFrame(rows).to_csv(out / "transfer_table.csv", index=False)
     text = markdown([rows_of(file) for file in chosen])
     (out / "transfer_table.md").write_text(text)
+    if args.page:
+        args.page.write_text(filled(args.page.read_text(), text))
     print(text)
+
+
+def filled(page: str, table: str) -> str:
+    """The page with its table replaced."""
+    before, _, rest = page.partition("<!-- table -->\n")
+    _, _, after = rest.partition("<!-- end -->")
+    return f"{before}<!-- table -->\n{table}<!-- end -->{after}"
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:

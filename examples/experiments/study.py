@@ -8,7 +8,6 @@ import math
 import os
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -70,6 +69,9 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=results, help="default: %(default)s")
     made.add_argument("--storage", type=Path, help="where runs are kept until all are done")
     made.add_argument("--steps", type=int, help="steps of a run, in place of the usual number")
+    made.add_argument(
+        "--seeds", type=int, nargs="+", help="how many for each size, from the smallest"
+    )
     return made
 
 
@@ -82,9 +84,10 @@ def start(made: argparse.ArgumentParser) -> argparse.Namespace:
     folder = cache / f"gnn_mup_experiments-{getattr(os, 'getuid', int)()}"
     args.storage = args.storage or folder / ("quick" if args.quick else "full")
     args.sizes = QUICK_SIZES if args.quick else SIZES
-    args.seeds = (1,) * len(args.sizes) if args.quick else SEEDS
+    args.seeds = tuple(args.seeds or ((1,) * len(args.sizes) if args.quick else SEEDS))
+    if len(args.seeds) != len(args.sizes):
+        made.error(f"--seeds needs {len(args.sizes)} numbers, one for each of {args.sizes}")
     args.rounds = 0 if args.quick else 2
-    args.began = time.time()
     return args
 
 
@@ -96,14 +99,12 @@ def run(
     grids: Grids,
     *,
     transfer: Mapping[str, Any] = KINDS,
-    sizes: Sequence[tuple[int, int]] = (),
     **more: Any,
 ) -> SweepReport:
     """A sweep over all sizes, with more seeds for the small ones. Where the optimum of a
     parameterization lies on the edge of its grid, the grid is widened, up to twice."""
-    chosen = list(sizes or args.sizes)
     for left in range(args.rounds, -1, -1):
-        report = _all_seeds(name, args, build, fit, grids, transfer, chosen, more)
+        report = _all_seeds(name, args, build, fit, grids, transfer, more)
         wider = {kind: _widened(report, kind, grid) for kind, grid in grids.items()}
         if wider == dict(grids) or not left:
             break
@@ -118,7 +119,6 @@ def _all_seeds(
     fit: Any,
     grids: Grids,
     transfer: Mapping[str, Any],
-    sizes: list[tuple[int, int]],
     more: Mapping[str, Any],
 ) -> SweepReport:
     """The first seeds of every size, then the further ones that only the smaller sizes get.
@@ -128,7 +128,7 @@ def _all_seeds(
     cells: dict[tuple[Any, ...], dict[str, Any]] = {}
     notes: dict[str, None] = {}
     for seed in range(max(args.seeds)):
-        here = [s for s, n in zip(sizes, args.seeds, strict=False) if seed < n]
+        here = [s for s, n in zip(args.sizes, args.seeds, strict=True) if seed < n]
         part = sweep(
             build,
             fit,
