@@ -267,7 +267,7 @@ def _left_alone(residuals: Residuals, drafts: Drafts, done: set[str]) -> list[Br
         if found.kind.endswith("carry the stream"):
             continue
         owner = drafts.modules.get(site.owner) if site.owner is not None else None
-        root_term = owner is None or isinstance(owner, MessagePassing | nn.RNNCellBase)
+        root_term = owner is None or isinstance(owner, MessagePassing | nn.RNNCellBase | nn.RNNBase)
         if found.kind == "learned skip" and (root_term or residuals.residual):
             continue  # a layer's own sum, or one inside a branch
         kinds.setdefault((found.kind, site.file, site.line), []).append(site.owner or "")

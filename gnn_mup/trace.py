@@ -225,15 +225,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensor.__dict__[_TAG] = (node.index, tensor._version)
 
     def _weighted_operand(self, name: str, args: Any) -> float | None:
-        """RMS of what is being weighted: the full operand of a product with one number a row."""
+        """RMS of what is being weighted: the full operand of a product with one number a row, or
+        with a softmax of its own for each channel."""
         if name not in ops.MUL or len(args) < 2:
             return None
         a, b = args[0], args[1]
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.dim() != b.dim():
             return None
+        for weight, value in ((a, b), (b, a)):
+            if name == "mul" and a.shape == b.shape and self._is_softmax(weight):
+                return rms(value)
         if a.dim() < 2 or a.shape[-1] == b.shape[-1] or 1 not in (a.shape[-1], b.shape[-1]):
             return None
         return rms(a if a.shape[-1] > 1 else b)
+
+    def _is_softmax(self, tensor: Tensor) -> bool:
+        """``exp(x) / sum(exp(x))``, over neighbours or over an axis."""
+        node = self.graph[self.node_of(tensor)]
+        while node.op in ops.ALIAS and node.parents:
+            node = self.graph[node.parents[0]]
+        if node.op == "div" and len(node.parents) == 2:
+            return self.graph[node.parents[0]].op == "exp"
+        return node.op in ("softmax", "_softmax")
 
     def _site(self, name: str, sums: bool) -> Site:
         frame: FrameType | None = sys._getframe(2)

@@ -235,7 +235,7 @@ def _prepare(
         _remeasure(model, call, drafts, findings.residuals)
     found = gammas(findings.residuals, options.gamma, _base_gamma(base))
     messages = draft_messages(drafts, findings.residuals.graph, found)
-    notes, alarms = _remarks(findings, placements, options, base)
+    notes, alarms = _remarks(findings, placements, options, base, branches)
     alarms += draft_queries(drafts, placements, base, frame.matched)
     notes += _contradictions(plan, placements)
     operations = drafts.operations()
@@ -335,12 +335,13 @@ def _remarks(
     placements: Mapping[str, Placement],
     options: Options,
     base: BaseShapes | None,
+    branches: list[Branch],
 ) -> tuple[list[str], list[str]]:
     places = findings.places
     alarms = warnings_of(places)
     notes = []
     if not places.residuals.residual and not findings.inserted:
-        notes += no_depth_limit(places, options.residual)
+        notes += no_depth_limit(branches, bool(places.residuals.dense), options.residual)
         notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
             findings.refused
         )

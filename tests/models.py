@@ -7,6 +7,7 @@ the same network with the factor on its branches written out: what a transfer ha
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ from torch_geometric.nn import (
 )
 from torch_geometric.utils import scatter, to_dense_batch
 
+from gnn_mup.plan import ParamRecord, Plan
+
 N0, EDGE, D, L, OUT = 7, 5, 16, 4, 3
 """Features of a node and of an edge, width, layers, outputs: no two are equal."""
 
@@ -58,6 +61,49 @@ class Expect:
     width: int = D
     unused: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def differences(plan: Plan, expected: Expect, every: bool = True) -> list[str]:
+    """Where a plan is not what was expected; ``every``: each parameter has to be named."""
+    found = {
+        "L": (plan.depth, expected.depth),
+        "D": (plan.width, expected.width),
+        "scaled": (sum(b.count for b in plan.scaled_branches()), expected.scaled),
+        "gamma": (plan.gamma != 1.0, expected.gamma),
+        "inserted": (plan.inserted, expected.inserted),
+        "left alone": ({b.what for b in plan.branches if b.factor == 1.0}, set(expected.left)),
+    }
+    if every:
+        unused = {name for name, record in plan.params.items() if not record.used}
+        found["unused"] = (unused, set(expected.unused))
+    wrong = [f"{key}: {is_}, not {wanted}" for key, (is_, wanted) in found.items() if is_ != wanted]
+    for key, lines, texts in (
+        ("notes", plan.notes, expected.notes),
+        ("warnings", plan.warnings, expected.warnings),
+    ):
+        if bool(lines) != bool(texts) or not all(any(t in line for line in lines) for t in texts):
+            wrong.append(f"{key}: {lines}, not {texts}")
+    matched = set()
+    for name, record in plan.params.items():
+        patterns = [k for k in expected.params if fnmatch.fnmatchcase(name, k)]
+        matched |= set(patterns)
+        if every and not patterns:
+            wrong.append(f"no expectation for {name}")
+        if patterns:
+            wrong += _misplaced(record, *expected.params[patterns[-1]].split())
+    named = {k for k, text in expected.params.items() if text != "any any"}
+    return wrong + [f"{pattern} is the name of nothing" for pattern in named - matched]
+
+
+def _misplaced(record: ParamRecord, role: str, kind: str, *numbers: str) -> list[str]:
+    wrong = []
+    if role != "any" and (record.role, record.kind) != (role, kind):
+        wrong.append(f"{record.name}: {record.role} {record.kind}, not {role} {kind}")
+    for number in numbers:
+        value = record.branches if number.startswith("n=") else record.fan_in
+        if value != float(number.removeprefix("n=")):
+            wrong.append(f"{record.name}: {value:g}, not {number}")
+    return wrong
 
 
 def graph() -> dict[str, Tensor]:

@@ -78,7 +78,7 @@ class Task:
             for group in optimizer.param_groups:
                 decay.update({names[id(p)]: group["lr"] * group["weight_decay"]
                               for p in group["params"] if id(p) in names})  # fmt: skip
-        return collected(recorder.values, plan, (seed, *size), losses, decay)
+        return collected(recorder.finished(), plan, (seed, *size), losses, decay)
 
     def start(self, seed: int, size: Size) -> tuple[nn.Module, list[dict[str, Any]], Plan | None]:
         """A model of this size under the parameterization that is tested."""
