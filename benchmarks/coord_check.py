@@ -74,7 +74,8 @@ def cpu_time(action: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, smaller widths")
+    small = "smaller widths, where what a run costs apart from its training shows"
+    parser.add_argument("--quick", action="store_true", help=small)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=256, help="rows in the batch")
@@ -89,7 +90,7 @@ def main() -> None:
     for warm_up in (run_mup, run_ours):
         warm_up(batch, [32, 64], 2, 2)
     sides = [partial(f, batch, widths, args.steps, args.seeds) for f in (run_mup, run_ours)]
-    pairs = [[cpu_time(side) for side in sides] for _ in range(3 if args.quick else 7)]
+    pairs = [[cpu_time(side) for side in sides] for _ in range(15 if args.quick else 7)]
     report, verdict = run_ours(batch, widths, args.steps, args.seeds)
     records = run_mup(batch, widths, args.steps, args.seeds)
     result = {

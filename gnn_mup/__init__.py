@@ -17,7 +17,7 @@ from .errors import (
 )
 from .extend import Weight, describes
 from .fold import FoldReport, fold_transfer, unfold_transfer
-from .groups import TransferGroups, clip_grad_norm_, transfer_groups
+from .groups import TransferGroups, clip_grad_norm_, set_lr, transfer_groups
 from .measure import measure_correction, measure_gamma, tau_epoch, weight_decay_from_tau
 from .plan import Plan
 from .shapes import BaseShapes, load_base_shapes, save_base_shapes
@@ -78,6 +78,7 @@ __all__ = [
     "remove_transfer",
     "save",
     "save_base_shapes",
+    "set_lr",
     "sweep",
     "tau_epoch",
     "transfer_groups",

@@ -88,6 +88,11 @@ def gamma_of(
     else:
         with torch.no_grad():
             after = operator(rows.scaled(), operator_edges(graph, "sum", n, None, name)[0])
+        if not isinstance(after, Tensor) or after.shape != x.shape:
+            raise TransferError(
+                f"{name}: the operator must return P x, of shape {list(x.shape)}; it returned "
+                f"{list(after.shape) if isinstance(after, Tensor) else type(after).__name__}."
+            )
     return _norm(after.coalesce().values() if after.is_sparse else after) / before
 
 

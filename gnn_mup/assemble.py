@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from torch import nn
 
@@ -13,6 +14,21 @@ from .errors import TransferError
 from .plan import ParamRecord, Plan, Settings
 from .rules import MATRICES, Kind, Ratio, Role, Spot
 from .shapes import BaseShapes, Matched, initial_rms
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a parameter does for a weight that is computed from it, and the RMS of that weight.
+
+    "whole": the weight is proportional to it. "gain" and "direction": weight norm, where the gain
+    names its direction and the axes over which that one's norm is taken. "fixed": frozen, and
+    no rule is known.
+    """
+
+    does: Literal["whole", "gain", "direction", "fixed"]
+    rms: float
+    of: str = ""
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,7 @@ class Placement:
     decoder_width: float | None = None
     head_dim: int = 0
     packed: bool = False
+    part: Part | None = None
     readouts: float = 1.0
 
 
@@ -61,20 +78,28 @@ def assemble(
 ) -> Plan:
     """The plan of a model whose tensors have been placed, without branches and messages."""
     names = _all_names(model)
-    scales = initial_rms(model)
+    matched = frame.matched
+    before = {name: rms or 0.0 for name, rms in initial_rms(model).items()}
+    wheres = {n: _where(placements[n], frame, matched.get(n)) for n in before}
+    factors = dict.fromkeys(before, 1.0)
+    for name, where in wheres.items() if frame.rescale else ():
+        part, size = placements[name].part, before[name]
+        if part is not None and part.does == "fixed":
+            continue
+        if part is not None and part.does == "whole" and name not in matched:
+            size = part.rms
+        factors[name] = _init_factor(name, size, where, matched.get(name))
+    _normalise(model, placements, frame.rescale, matched, before, wheres, factors)
     params = {}
     for name, parameter in model.named_parameters():
         placement = placements[name]
-        match = frame.matched.get(name)
-        where = _where(placement, frame, match)
-        before = scales[name] or 0.0
         params[name] = ParamRecord(
             name=name,
             shape=tuple(parameter.shape),
-            where=where,
+            where=wheres[name],
             fan_in=placement.fan_in,
-            init_before=before,
-            init_factor=_init_factor(name, before, where, match) if frame.rescale else 1.0,
+            init_before=before[name],
+            init_factor=factors[name],
             reason=placement.reason,
             trainable=parameter.requires_grad,
             used=placement.used,
@@ -116,6 +141,36 @@ def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | 
         _query(placement, frame, match),
         frame.depth_ratio if placement.readouts > 1.0 else 1.0,
     )
+
+
+def _normalise(
+    model: nn.Module,
+    placements: Mapping[str, Placement],
+    rescale: bool,
+    matched: Mapping[str, Matched],
+    before: Mapping[str, float],
+    wheres: dict[str, Spot | Ratio],
+    factors: dict[str, float],
+) -> None:
+    """Weight norm: the gain has the scale of the weight, and a direction of another length than
+    that moves the weight by as much more or less (`computed` derives both)."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for name, placement in placements.items():
+        part = placement.part
+        if part is None or part.does != "gain":
+            continue
+        direction, match = wheres[part.of], matched.get(part.of)
+        after = before[part.of] * factors[part.of]
+        if rescale and direction.kind in MATRICES and not (match and match.unchanged):
+            factors[name] = after / part.rms
+        length = math.prod(
+            shapes[part.of][axis] if match is None else match.ratio(axis) for axis in part.axes
+        )
+        size = rules.init_rms(direction) or 1.0
+        wheres[name] = replace(wheres[name], gain=size * math.sqrt(length))
+        if match is None:
+            longer = after / (part.rms * factors[name])
+            wheres[part.of] = replace(direction, gain=longer)
 
 
 def _query(placement: Placement, frame: Frame, match: Matched) -> float:

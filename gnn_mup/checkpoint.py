@@ -8,11 +8,13 @@ forward pass beside the weights and compare them.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from .arguments import as_path, check_module, writing
 from .errors import TransferError
 
 _FORMAT = "gnn_mup checkpoint 1"
@@ -23,9 +25,10 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
     >>> save(model, "model.pt")                                             # doctest: +SKIP
     """
-    torch.save(
-        {"format": _FORMAT, "factors": factors_of(model), "state_dict": model.state_dict()}, path
-    )
+    check_module(model, "save(model, path)")
+    whole = {"format": _FORMAT, "factors": factors_of(model), "state_dict": model.state_dict()}
+    with writing(path):
+        torch.save(whole, path)
 
 
 def load(model: nn.Module, path: str | os.PathLike[str], map_location: Any = None) -> nn.Module:
@@ -33,22 +36,46 @@ def load(model: nn.Module, path: str | os.PathLike[str], map_location: Any = Non
 
     >>> load(model, "model.pt")                                             # doctest: +SKIP
     """
+    check_module(model, "load(model, path)")
+    where = as_path("path", path)
     try:
-        found = torch.load(path, map_location=map_location, weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise TransferError(f"{os.fspath(path)}: cannot be read ({error})") from error
-    except Exception as error:  # whatever the unpickler makes of a file that is none
-        raise TransferError(f"{os.fspath(path)}: not a checkpoint ({error})") from error
-    if not isinstance(found, dict) or found.get("format") != _FORMAT:
+        found = torch.load(where, map_location=map_location, weights_only=True)
+    except Exception as error:  # no such file, or whatever the unpickler makes of one that is none
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise TransferError(
-            f"{os.fspath(path)}: not written by gnn_mup.save, so nothing is known of its factors. "
+            f"{where!r} cannot be read ({why}). Write it with gnn_mup.save(model, path)"
+        ) from error
+    parts = [found.get(k) if isinstance(found, dict) else None for k in ("factors", "state_dict")]
+    whole = isinstance(found, dict) and found.get("format") == _FORMAT
+    if not whole or not all(isinstance(part, Mapping) for part in parts):
+        raise TransferError(
+            f"{where}: not written by gnn_mup.save, so nothing is known of its factors. "
             "Load it with model.load_state_dict if you know that they agree"
         )
     here, there = factors_of(model), found["factors"]
     if here != there:
-        raise TransferError(_difference(os.fspath(path), here, there))
+        raise TransferError(_difference(where, here, there))
+    misfits = _misfits(model.state_dict(), found["state_dict"])
+    if misfits:
+        raise TransferError(
+            f"{where} holds the weights of another model ({len(misfits)} tensors differ, first "
+            f"{misfits[0]}): build the model with the sizes it was saved with"
+        )
     model.load_state_dict(found["state_dict"])
     return model
+
+
+def _misfits(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """What `load_state_dict` would complain of when half of the model has been overwritten."""
+
+    def form(state: Mapping[str, Any], key: str) -> str:
+        if key not in state:
+            return "missing"
+        value = state[key]
+        return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+    forms = {key: (form(there, key), form(here, key)) for key in {**here, **there}}
+    return [f"{k}: {saved} saved, {own} here" for k, (saved, own) in forms.items() if saved != own]
 
 
 def factors_of(model: nn.Module) -> dict[str, float]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from . import ops
 from .display import fold_names
 from .graph import Graph, Node
+from .plan import Branch
 from .roles import Places
 from .rules import Kind
 
@@ -74,14 +77,27 @@ def _is_sum_pooling(places: Places, node: Node) -> bool:
     if not node.floating or not node.data or not node.weights or len(node.shape) < 2:
         return False
     if node.op == "sum" and len(node.args) > 1 and node.args[1] == (0,):
-        if graph[node.parents[0]].op == "stack":
-            return False  # over layers, not over nodes
-        return graph[node.parents[0]].shape[0] > 1 and not places.finite[node.index]
+        source = graph[node.parents[0]]
+        parts = source.parents if source.op in ops.MUL else (source.index,)
+        if any(graph[places.lineage.origin(p)[0]].op == "stack" for p in parts):
+            return False  # over layers or relations, not over nodes
+        # Fewer summands than rows left: relations or heads (HAN), not nodes.
+        return source.shape[0] > node.shape[0] and not places.finite[node.index]
     if node.op not in ("scatter_add_", "index_add_") or places.lineage.is_message(node):
         return False
     if max(graph[p].shape[0] for p in node.parents if graph[p].shape) <= node.shape[0]:
         return False
-    return not places.lineage.under_a_fraction(node)
+    return not places.lineage.under_a_fraction(node) and not _averages(places, node)
+
+
+def _averages(places: Places, node: Node) -> bool:
+    """Rows that were weighted by a softmax over the nodes of each graph (Set2Set)."""
+    graph, origin = places.graph, places.lineage.origin
+    rows = [graph[origin(p)[0]] for p in node.parents if graph[p].floating]
+    factors = [graph[origin(f)[0]] for row in rows if row.op in ops.MUL for f in row.parents]
+    return any(f.op == "div" and len(f.parents) == 2 for f in factors) or any(
+        f.op in ("softmax", "_softmax") for f in factors
+    )
 
 
 def _norm_behind_decoder(places: Places) -> list[str]:
@@ -168,9 +184,9 @@ def _override(name: str, role: str) -> str:
     return f"roles={{{name!r}: {role!r}}}"
 
 
-def no_depth_limit(places: Places, residual: str) -> list[str]:
+def no_depth_limit(branches: Iterable[Branch], dense: bool, residual: str) -> list[str]:
     """Why a model without scaled branches transfers in width only, in words."""
-    kinds = {s.kind.split(" (")[0] for s in places.residuals.sums if s.kind}
+    kinds = {branch.what.split(" (")[0] for branch in branches}
     reasons = {
         "gate": "its state is updated through gates (GRU): no depth limit",
         "initial residual": "the first layer's output is added in every layer (initial residual)",
@@ -178,7 +194,7 @@ def no_depth_limit(places: Places, residual: str) -> list[str]:
         "learned skip": "its skips go through weights of their own",
     }
     found = [text for kind, text in reasons.items() if kind in kinds]
-    if places.residuals.dense:
+    if dense:
         found.append(
             "its layers are concatenated (DenseNet): features grow with the depth, which has no "
             "limit. Keep the depth, or write x + conv(x) in place of cat([x, conv(x)])"

@@ -1,17 +1,16 @@
 """``gnn-mup demo``: the whole idea on handwritten digits, in under two minutes on two cores.
 
-A small model is tuned, and its learning rate is used for one 4 times wider and deeper: once as
-everybody does it, once after `apply_transfer`.
+A model is retrofitted and checked; then a small one is tuned, and its learning rate is used for
+one 4 times wider and deeper: once as everybody does it, once after `apply_transfer`.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +19,22 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GCNConv, global_mean_pool
 
 from .datasets import digits
+from .diagnostics.coord_check import coord_check
+from .diagnostics.fit import Fit
+from .diagnostics.sweep import sweep
+from .diagnostics.sweep_report import SweepReport
+from .errors import TransferWarning
 from .transfer import apply_transfer
 
 PIXELS = 16
 SIZES = ((16, 2), (32, 4), (64, 8))
-RATES = {"standard": range(-10, -2), "transfer": range(-5, 2)}
-"""Octaves of the learning rate for each parameterization."""
+RATES = {
+    "standard": [2.0**octave for octave in range(-10, -2)],
+    "transfer": [2.0**octave for octave in range(-5, 2)],
+}
+AFTER = "after apply_transfer"
+GROWTH = 4
+"""A size takes about this many times as long as the one before."""
 
 
 class DigitsGNN(nn.Module):
@@ -54,8 +63,9 @@ class DigitsGNN(nn.Module):
 
 
 def run(out: Path = Path("gnn-mup-demo.png"), quick: bool = False, seconds: float = 100.0) -> int:
-    """Retrofit a model, print its plan, sweep the learning rate at three sizes, draw, conclude."""
-    with _threads(1):  # the tensors are small: a second thread would only spin
+    """Retrofit a model, print its plan, check it, sweep the learning rate, draw, conclude."""
+    with _threads(1), warnings.catch_warnings():  # small tensors: a second thread would only spin
+        warnings.simplefilter("ignore", TransferWarning)
         return _run(out, quick, seconds)
 
 
@@ -66,71 +76,65 @@ def _run(out: Path, quick: bool, seconds: float) -> int:
     print("1. A model that exists, retrofitted in one line:\n")
     print("   groups = apply_transfer(model, batch, lr=0.1)\n")
     torch.manual_seed(0)
-    model = DigitsGNN(*sizes[-1])
-    print(apply_transfer(model, batches[0], lr=0.1).plan)
-    print(f"\n2. Loss on digits after {steps} steps, for {len(sizes)} sizes and many rates:\n")
-    losses = _sweep(sizes, batches, steps, start + seconds)
-    for kind, table in losses.items():
-        print(_table(kind, table))
-    print("\n3. What it means:\n")
-    words, fine = _verdict(losses, sizes)
-    print(words)
-    _draw(losses, out)
+    print(apply_transfer(DigitsGNN(*sizes[-1]), batches[0], lr=0.1).plan)
+
+    print("\n2. Do its updates keep their size when it grows? A few steps at several sizes:\n")
+    passed = _check(sizes, _batches(16)[0])
+
+    print(f"\n3. Loss after {steps} steps on digits, at many learning rates eta0:\n")
+    report = _sweep(sizes, Fit(batches, steps=steps, average=0.25), start + seconds)
+    print(_indented(str(report)))
+
+    print("\n4. What it means:\n")
+    print(_words(report))
+    report.plot(out, "The best learning rate (star) at each size")
     print(f"\nPicture: {out}   ({time.monotonic() - start:.0f} s)")
+    fine = passed and max(report.regret["transfer"].values()) <= 1.1
     return 0 if fine or quick else 1
 
 
-Losses = dict[str, dict[tuple[int, int], dict[float, float]]]
-
-
-def _sweep(
-    sizes: tuple[tuple[int, int], ...], batches: list[Batch], steps: int, until: float
-) -> Losses:
-    """Loss by parameterization, size and learning rate; stops early when time runs out."""
-    from tqdm import tqdm
-
-    cells = [
-        (kind, size, 2.0**octave)
-        for size in sizes
-        for kind, octaves in RATES.items()
-        for octave in octaves
-    ]
-    losses: Losses = {kind: {size: {} for size in sizes} for kind in RATES}
-    cost = {cell: cell[1][0] * cell[1][1] for cell in cells}
-    with tqdm(total=sum(cost.values()), unit="", leave=False, bar_format=_BAR) as bar:
-        for kind, size, rate in cells:
-            if time.monotonic() > until:
-                break
-            losses[kind][size][rate] = _train(kind, size, rate, batches, steps)
-            bar.update(cost[kind, size, rate])
-    return losses
-
-
-_BAR = "   {percentage:3.0f}%|{bar:30}| {elapsed}<{remaining}"
-
-
-def _train(
-    kind: str, size: tuple[int, int], rate: float, batches: list[Batch], steps: int
-) -> float:
-    torch.manual_seed(0)
-    model = DigitsGNN(*size)
-    optimizers: dict[str, Callable[[], Any]] = {
-        "standard": lambda: model.parameters(),
-        "transfer": lambda: apply_transfer(model, batches[0], lr=rate),
+def _check(sizes: tuple[tuple[int, int], ...], batch: Batch) -> bool:
+    """Coordinate checks of the model as it is, and after `apply_transfer`."""
+    widths, depths = [size[0] for size in sizes], [size[1] for size in sizes]
+    reports = {
+        label: coord_check(
+            DigitsGNN, batch, widths=widths, depths=depths, seeds=2, lr=rate, transfer=transfer
+        )
+        for label, transfer, rate in (("as it is", False, 0.01), (AFTER, True, 0.1))
     }
-    optimizer = torch.optim.Adam(optimizers[kind](), lr=rate)
-    last: list[float] = []
-    for step in range(steps):
-        batch = batches[step % len(batches)]
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(batch.x, batch.edge_index, batch.batch), batch.y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        last.append(float(loss.detach()))
-        if not math.isfinite(last[-1]):
-            return math.inf
-    tail = last[-max(steps // 4, 1) :]
-    return sum(tail) / len(tail)
+    for label, report in reports.items():
+        print(_indented(f"{label}: {report.verdict}"))
+    return bool(reports[AFTER].verdict == "pass")
+
+
+def _sweep(sizes: tuple[tuple[int, int], ...], fit: Fit, until: float) -> SweepReport:
+    """Size by size, as long as there is time for the next; what is done is not run again."""
+    from optuna.storages import InMemoryStorage
+
+    store, took = InMemoryStorage(), 0.0
+    report = SweepReport([])
+    for count in range(1, len(sizes) + 1):
+        start = time.monotonic()
+        if count > 2 and start + GROWTH * took > until:
+            print(f"   (no time left for {sizes[count - 1]}: try --seconds 300)")
+            break
+        report = sweep(
+            DigitsGNN, fit, sizes=sizes[:count], lrs=RATES, transfer=[False, True], storage=store
+        )
+        took = time.monotonic() - start
+    return report
+
+
+def _words(report: SweepReport) -> str:
+    (w0, d0), (w1, d1) = report.sizes("transfer")[0], report.sizes("transfer")[-1]
+    kept = {kind: report.at_anchor(kind)[w1, d1] for kind in RATES}
+    own = {kind: report.best[kind][w1, d1][1] for kind in RATES}
+    return (
+        f"   At the learning rate that is best for width {w0}, depth {d0}, the model of width "
+        f"{w1}, depth {d1}\n   ends at loss {kept['standard']:.3g} as it is (tuned anew: "
+        f"{own['standard']:.3g}). After apply_transfer it ends at\n   {kept['transfer']:.3g} "
+        f"(tuned anew: {own['transfer']:.3g}): nothing to tune again."
+    )
 
 
 def _batches(size: int) -> list[Batch]:
@@ -138,72 +142,8 @@ def _batches(size: int) -> list[Batch]:
     return [Batch.from_data_list(graphs[i : i + size]) for i in range(0, len(graphs), size)]
 
 
-def _best(curve: dict[float, float]) -> float:
-    return min(curve, key=lambda rate: curve[rate])
-
-
-def _table(kind: str, table: dict[tuple[int, int], dict[float, float]]) -> str:
-    lines = [f"   {kind}"]
-    for (width, depth), curve in table.items():
-        if curve:
-            best = _best(curve)
-            lines.append(
-                f"     width {width:3d}, depth {depth}: best loss {curve[best]:.3f} at lr 2^"
-                f"{round(math.log2(best)):+d}"
-            )
-    return "\n".join(lines)
-
-
-def transferred(table: dict[tuple[int, int], dict[float, float]]) -> tuple[float, float]:
-    """Loss of the largest model at the smallest one's best rate, and at its own best rate."""
-    complete = [size for size, curve in table.items() if curve]
-    small, large = table[complete[0]], table[complete[-1]]
-    return large.get(_best(small), math.inf), min(large.values())
-
-
-def _verdict(losses: Losses, sizes: tuple[tuple[int, int], ...]) -> tuple[str, bool]:
-    reached = [s for s in sizes if all(losses[kind][s] for kind in losses)]
-    if len(reached) < 2:
-        return "   Time ran out before two sizes were trained: try --seconds 300.", False
-    tables = {kind: {s: table[s] for s in reached} for kind, table in losses.items()}
-    (standard, own), (moved, own_moved) = (transferred(t) for t in tables.values())
-    (w0, d0), (w1, d1) = reached[0], reached[-1]
-    words = (
-        f"Trained at the learning rate that is best at width {w0}, depth {d0}, the model of width "
-        f"{w1},\n   depth {d1} ends at loss {standard:.3g} as it is (its own best: {own:.3g}), so "
-        "it would have to be tuned again.\n   After apply_transfer it ends at "
-        f"{moved:.3g} (its own best: {own_moved:.3g})."
-    )
-    return f"   {words}", moved <= 1.1 * own_moved
-
-
-def _draw(losses: Losses, out: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    for axis, (kind, table) in zip(axes, losses.items(), strict=True):
-        for i, ((width, depth), curve) in enumerate(table.items()):
-            finite = {rate: loss for rate, loss in curve.items() if loss < 4}
-            if not finite:
-                continue
-            grey = str(0.65 - 0.6 * i / max(len(table) - 1, 1))
-            label = f"width {width}, depth {depth}"
-            rates, values = list(finite), list(finite.values())
-            axis.plot(rates, values, color=grey, marker="os^D"[i], ms=4, label=label)
-            best = _best(finite)
-            axis.plot(best, finite[best], marker="*", ms=14, color="crimson", zorder=5)
-        axis.set_xscale("log", base=2)
-        axis.set_xlabel("learning rate")
-        axis.set_title({"standard": "as it is", "transfer": "after apply_transfer"}[kind])
-        axis.grid(alpha=0.25)
-    axes[0].set_ylabel("training loss on digits")
-    axes[1].legend(frameon=False, loc="lower left")
-    figure.suptitle("The best learning rate (star) at three sizes")
-    figure.savefig(out, dpi=130)
-    plt.close(figure)
+def _indented(text: str) -> str:
+    return "\n".join(f"   {line}" for line in text.splitlines())
 
 
 @contextmanager

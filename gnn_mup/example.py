@@ -80,6 +80,11 @@ def _check(call: Call) -> None:
         raise TransferError(
             "the example is an empty graph: nothing can be seen on it. Pass a batch"
         )
+    if any(tensor.is_meta for tensor in tensors):
+        raise TransferError(
+            "the example lies on the meta device: it has no values to measure. Pass a real batch, "
+            "on the model's device"
+        )
     for tensor in tensors:
         dense = tensor.is_floating_point() and tensor.layout is torch.strided
         if dense and not bool(torch.isfinite(tensor).all()):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from .arguments import check_function, shown
 from .errors import TransferError
 
 
@@ -25,6 +26,12 @@ class Weight:
 
     fan_in: tuple[int, ...] = ()
     fan_out: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, axes in (("fan_in", self.fan_in), ("fan_out", self.fan_out)):
+            whole = isinstance(axes, tuple | list) and all(isinstance(a, int) for a in axes)
+            if not whole:
+                raise TransferError(f"{name} must be a tuple of axes, {name}=(0,), not {axes!r}")
 
 
 Description = Mapping[str, Weight]
@@ -48,6 +55,7 @@ def describes(layer: type[nn.Module]) -> Callable[[_H], _H]:
         raise TransferError(f"describes() takes a class of torch.nn.Module, not {layer!r}")
 
     def register(handler: _H) -> _H:
+        check_function("a handler", handler, "handler(layer) -> {'weight': Weight(...)}")
         LAYERS[layer] = handler
         return handler
 
@@ -62,17 +70,23 @@ def described(model: nn.Module) -> dict[str, Weight]:
         if handler is None:
             continue
         own = dict(module.named_parameters(recurse=False))
-        for name, weight in handler(module).items():
+        said = handler(module)
+        if not isinstance(said, Mapping) or not all(isinstance(w, Weight) for w in said.values()):
+            raise TransferError(
+                f"the handler for {type(module).__name__} returned {shown(said)}: it must return a "
+                "dict, {'weight': Weight(fan_in=(1,), fan_out=(0,))}"
+            )
+        for name, weight in said.items():
             if name not in own:
                 raise TransferError(
                     f"the handler for {type(module).__name__} describes {name!r}, and the layer at "
                     f"{path or 'the top'} has only {', '.join(own) or 'no parameters'}"
                 )
-            axes = (*weight.fan_in, *weight.fan_out)
-            if any(not 0 <= axis < own[name].dim() for axis in axes):
+            wrong = [a for a in (*weight.fan_in, *weight.fan_out) if not 0 <= a < own[name].dim()]
+            if wrong:
                 raise TransferError(
-                    f"the handler for {type(module).__name__} names axis {max(axes)} of {name!r}, "
-                    f"which has shape {list(own[name].shape)}"
+                    f"the handler for {type(module).__name__} names axis {wrong[0]} of {name!r}, "
+                    f"which has shape {list(own[name].shape)}: axes are counted from 0"
                 )
             found[f"{path}.{name}" if path else name] = weight
     return found

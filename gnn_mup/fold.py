@@ -19,11 +19,12 @@ from .branches import Drafts
 from .display import fold_names
 from .errors import TransferError
 from .graph import Node, Ref
-from .groups import PLAN_ATTRIBUTE, plan_of
+from .groups import PLAN_ATTRIBUTE, part_of, plan_of
 from .plan import Fold, Plan
+from .redraw import keep_scales
 from .roles import Places
 from .source import SKIP
-from .surgery import GAMMA, QUERY, Operation, rescale, restore
+from .surgery import GAMMA, QUERY, Operation, attach, rescale, restore, set_factor
 
 _HOMOGENEOUS = ops.names("""
     relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat stack scatter_add scatter_add_ index_add
@@ -234,25 +235,17 @@ def fold_transfer(model: nn.Module) -> FoldReport:
     class and forward pass back. Where one is not (a branch that ends in a GELU, say), it stays in
     the forward pass and the report names it.
     """
-    plan = plan_of(model)
-    if PLAN_ATTRIBUTE not in model.__dict__:
-        raise TransferError("the transfer sits on a part of this model: call fold_transfer on it")
+    plan = _whole_plan(model, "fold")
     folded = tuple(f for f in plan.folds if not f.reason)
     kept = tuple(f for f in plan.folds if f.reason)
-    factors: dict[str, float] = {}
-    modules = dict(model.named_modules())
-    for fold in folded:
-        if fold.attribute == QUERY:
-            _fold_queries(modules[fold.module], fold.factor)
-        for name in fold.params:
-            factors[name] = factors.get(name, 1.0) * fold.factor
-    rescale(model, factors)
+    factors = _multiplied(model, folded, 1.0)
     if not kept:
         restore(model)
     else:
+        modules = dict(model.named_modules())
         for fold in folded:
-            modules[fold.module].__dict__[fold.attribute] = 1.0
-        model.__dict__[PLAN_ATTRIBUTE] = plan.with_folds(kept, factors)
+            set_factor(modules[fold.module], fold.attribute, 1.0)
+        _replan(model, plan.with_folds(kept, factors))
     return FoldReport(folded, kept)
 
 
@@ -266,20 +259,43 @@ def unfold_transfer(model: nn.Module) -> FoldReport:
     where that is exact; what could not be is named. Fine-tuning then starts from the checkpoint's
     own function, with the rates of the rules.
     """
+    plan = _whole_plan(model, "unfold")
+    folded = tuple(f for f in plan.folds if not f.reason)
+    _replan(model, plan.with_folds(plan.folds, _multiplied(model, folded, -1.0)))
+    return FoldReport(folded, tuple(f for f in plan.folds if f.reason))
+
+
+def _whole_plan(model: nn.Module, verb: str) -> Plan:
+    """The plan of a model that still has every parameter as it was planned."""
     plan = plan_of(model)
     if PLAN_ATTRIBUTE not in model.__dict__:
-        raise TransferError("the transfer sits on a part of this model: call unfold_transfer on it")
-    folded = tuple(f for f in plan.folds if not f.reason)
+        raise TransferError(f"the transfer sits on a part of this model: {part_of(model, verb)}")
+    here = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    gone = [n for n, r in plan.params.items() if here.get(n) != r.shape]
+    if gone:
+        raise TransferError(
+            f"the model no longer has {gone[0]} as it was planned: what was replaced cannot be "
+            "folded. Call remove_transfer(model), or fold before layers are replaced"
+        )
+    return plan
+
+
+def _multiplied(model: nn.Module, folds: Iterable[Fold], power: float) -> dict[str, float]:
+    """Factors to this power into the weights; returns what each parameter was multiplied by."""
     factors: dict[str, float] = {}
     modules = dict(model.named_modules())
-    for fold in folded:
+    for fold in folds:
         if fold.attribute == QUERY:
-            _fold_queries(modules[fold.module], 1.0 / fold.factor)
+            _fold_queries(modules[fold.module], fold.factor**power)
         for name in fold.params:
-            factors[name] = factors.get(name, 1.0) / fold.factor
+            factors[name] = factors.get(name, 1.0) * fold.factor**power
     rescale(model, factors)
-    model.__dict__[PLAN_ATTRIBUTE] = plan.with_folds(plan.folds, factors)
-    return FoldReport(folded, tuple(f for f in plan.folds if f.reason))
+    return factors
+
+
+def _replan(model: nn.Module, plan: Plan) -> None:
+    attach(model, PLAN_ATTRIBUTE, plan)
+    keep_scales(model, plan)
 
 
 def forward_changes(plan: Plan) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .arguments import as_patterns, as_table, check_module, check_number, shown
 from .errors import NotApplied, StaleGroups, TransferError
-from .plan import Plan, Settings, resolve_optimizer
+from .plan import ParamRecord, Plan, Settings, resolve_optimizer
 
 PLAN_ATTRIBUTE = "_gnn_mup_plan"
 """A transferred model carries its plan (names and floats) under this name."""
+LR_MULT = "{'decoder.*': 0.5}"
+"""How `lr_mult` is written, for error messages."""
 
 
 class TransferGroups(list[dict[str, Any]]):
@@ -32,17 +36,22 @@ class TransferGroups(list[dict[str, Any]]):
 
     def scaled(self, value: float) -> list[float]:
         """One value a group, for schedulers that take absolute numbers (`max_lr`, `min_lr`)."""
+        check_number("value", value)
         return [value * group["lr_scale"] for group in list.__iter__(self)]
 
     def check(self) -> None:
         """Raise `StaleGroups` where the model no longer owns these parameters.
 
         `fully_shard` replaces every parameter; an optimizer made from older groups would train
-        nothing, silently. The check runs whenever the groups are handed on.
+        nothing, silently. Nor would it train a layer that was added later, which raises too. The
+        check runs whenever the groups are handed on.
         """
         model = None if self._model is None else self._model()
         if model is None:
             return
+        _refuse_unknown(
+            n for n, p in model.named_parameters() if p.requires_grad and not _known(n, self.plan)
+        )
         owned = {id(p) for p in model.parameters()}
         stale = sum(id(p) not in owned for g in list.__iter__(self) for p in g["params"])
         if stale:
@@ -67,7 +76,7 @@ def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        record = plan.params.get(name) or plan.params.get(plain_name(name))
+        record = _known(name, plan)
         if record is None:
             unknown.append(name)
             continue
@@ -81,12 +90,20 @@ def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
         key = (record.role.value, *(f"{value:.12g}" for value in numbers.values()))
         merged.setdefault(key, {"params": [], "name": record.role.value, **numbers})
         merged[key]["params"].append(parameter)
-    if unknown:
+    _refuse_unknown(unknown)
+    return TransferGroups(merged.values(), plan, model)
+
+
+def _known(name: str, plan: Plan) -> ParamRecord | None:
+    return plan.params.get(name) or plan.params.get(plain_name(name))
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    if unknown := list(names):
         raise TransferError(
             f"the plan does not know {', '.join(unknown[:5])}: layers added after apply_transfer "
             "have no role. Call remove_transfer(model), then apply_transfer(model, example) again"
         )
-    return TransferGroups(merged.values(), plan, model)
 
 
 def transfer_groups(
@@ -107,20 +124,50 @@ def transfer_groups(
     un-freezing parameters, or after `fully_shard` has replaced every parameter.
     """
     plan = plan_of(model)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise TransferError(
+            f"all parameters of {type(model).__name__} are frozen: model.requires_grad_(True) first"
+        )
     old = plan.settings
     new = Settings(
         lr=old.lr if lr is None else lr,
         optimizer=old.optimizer if optimizer is None else resolve_optimizer(optimizer),
         weight_decay=old.weight_decay if weight_decay is None else weight_decay,
         eps=old.eps if eps is None else eps,
-        lr_mult=old.lr_mult if lr_mult is None else dict(lr_mult),
-        no_decay=old.no_decay if no_decay is None else tuple(no_decay),
+        lr_mult=old.lr_mult if lr_mult is None else as_table("lr_mult", lr_mult, LR_MULT),
+        no_decay=old.no_decay if no_decay is None else as_patterns("no_decay", no_decay),
     )
     return build_groups(model, plan.under(new))
 
 
+def set_lr(optimizer: Any, lr: float) -> None:
+    """Set the learning rate by hand: each group gets ``lr`` times its own factor.
+
+    >>> set_lr(optimizer, 0.1 * min(1.0, step / 100))                       # doctest: +SKIP
+
+    ``group["lr"] = lr`` for all groups would undo the transfer. It also serves schedulers that
+    know one absolute number only (`CosineAnnealingLR(eta_min=...)`): let one run on an optimizer
+    of its own and hand its number on.
+    """
+    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0 <= lr < math.inf:
+        raise TransferError(f"lr must be a finite number that is not negative, not {lr!r}")
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups or any("lr_scale" not in group for group in groups):
+        raise TransferError(
+            f"{type(optimizer).__name__} has a group without lr_scale, so nothing is known of its "
+            "learning rate. Make it from the groups of a transfer: Adam(apply_transfer(model, ...))"
+        )
+    for group in groups:
+        value = float(lr) * group["lr_scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
 def plan_of(model: nn.Module) -> Plan:
     """The plan that a transferred model carries; wrappers such as DDP are looked through."""
+    check_module(model)
     for module in model.modules():
         plan = module.__dict__.get(PLAN_ATTRIBUTE)
         if isinstance(plan, Plan):
@@ -129,6 +176,12 @@ def plan_of(model: nn.Module) -> Plan:
         f"{type(model).__name__} carries no transfer. Type: "
         "groups = apply_transfer(model, example, lr=...)"
     )
+
+
+def part_of(model: nn.Module, verb: str) -> str:
+    """What to type where a wrapper was passed, and the model inside it is meant."""
+    path = next(n for n, m in model.named_modules() if PLAN_ATTRIBUTE in m.__dict__)
+    return f"type {verb}_transfer(model.get_submodule({path!r}))"
 
 
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -155,15 +208,22 @@ def clip_grad_norm_(groups: Iterable[dict[str, Any]], max_norm: float) -> Tensor
 
     >>> clip_grad_norm_(groups, 1.0)                                        # doctest: +SKIP
     """
-    if not max_norm > 0:
+    if isinstance(max_norm, float | int) and not max_norm > 0:
         raise TransferError(f"max_norm must be positive, not {max_norm!r}")
+    if max_norm != float("inf"):
+        check_number("max_norm", max_norm, positive=True)
     squares: list[Tensor] = []
     gradients: list[Tensor] = []
-    for group in groups:
+    for group in groups if isinstance(groups, Iterable) else [groups]:
+        if not isinstance(group, dict) or not {"params", "lr"} <= group.keys():
+            raise TransferError(
+                f"clip_grad_norm_ takes parameter groups, not {shown(group)}: pass the groups of "
+                "apply_transfer, or optimizer.param_groups"
+            )
         found = [p.grad for p in group["params"] if p.grad is not None]
         if not found:
             continue
-        lr = group.get("initial_lr", group["lr"])
+        lr = group["initial_lr"] if "initial_lr" in group else group["lr"]
         squares.append(lr * torch.nn.utils.get_total_norm(found) ** 2)
         gradients += found
     if not squares:

@@ -42,7 +42,7 @@ def insertions(model: nn.Module, places: Places) -> list[Insertion]:
         if not wide or start.shape != end.shape or not weighted:
             continue
         last, site = _behind(places, call)
-        if _meets_learned_skip(places.residuals, last):
+        if _meets_learned_skip(places.residuals, last) or _one_of_several(places, last):
             continue
         opened = Site(call.code, call.lasti, call.owner, call.code)
         found.append(Insertion(Span(call.start, last), call.module, opened, site))
@@ -103,6 +103,23 @@ def _meets_learned_skip(residuals: Residuals, index: int) -> bool:
         found.kind == "learned skip" and any(leaf.node == index for leaf in found.leaves)
         for found in residuals.sums
     )
+
+
+def _one_of_several(places: Places, index: int) -> bool:
+    """Whether a layer's output is stacked beside that of others which run next to it, one for each
+    relation (`HeteroConv`): a skip round each would count the features several times."""
+    graph = places.graph
+    for child in graph.live_children(index):
+        parts = [graph[p] for p in child.parents] if child.op in ("stack", "cat") else []
+        if any(
+            p.index != index
+            and p.weights
+            and not graph[index].ancestors >> p.index & 1
+            and not p.ancestors >> index & 1
+            for p in parts
+        ):
+            return True
+    return False
 
 
 def depth_of(graph: Graph, found: list[Insertion]) -> int:

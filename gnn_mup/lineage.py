@@ -166,20 +166,51 @@ class Lineage:
                     return True
         return False
 
+    def softened(self, node: Node) -> bool:
+        """Whether a product goes into a softmax soon: then it is a matrix of logits."""
+        waiting, steps = [node.index], 0
+        while waiting and steps < 40:
+            steps += 1
+            for child in self.graph.children[waiting.pop(0)]:
+                after = self.graph[child]
+                if after.op in ("_softmax", "softmax", "exp", "_safe_softmax"):
+                    return True
+                if after.op in ops.ALIAS | ops.ADD | ops.MUL | {"masked_fill", "where"}:
+                    waiting.append(child)
+        return False
+
     def under_a_fraction(self, node: Node) -> bool:
-        """Whether sums end up above or below a fraction bar: a mean, a degree, a softmax."""
-        waiting, seen = [node], {node.index}
+        """Whether sums end up above or below a fraction bar: a mean, a degree, a softmax.
+
+        ``(near + far) / (weight + weight_2)`` is one too, if what is below was summed up as well.
+        """
+        waiting, seen = [(node, False)], {node.index}
         while waiting:
-            here = waiting.pop()
+            here, joined = waiting.pop()
             for child in self.graph.children[here.index]:
                 after = self.graph[child]
                 if after.op in ("div", "div_", "reciprocal", "rsqrt"):
-                    return True
+                    if not joined or self._summed_up(after.parents[-1]):
+                        return True
+                    continue
                 followed = ops.ALIAS | ops.UNARY | ops.GATHER | {"add", "add_", "sum"}
+                pair = after.op in ("add", "add_") and len(after.parents) == 2
+                scaled = after.op == "mul" and len(after.parents) == 1
                 single = len(after.parents) < 2 + (after.op in ops.GATHER)
-                if after.op in followed and single and child not in seen:
+                if (scaled or pair or (after.op in followed and single)) and child not in seen:
                     seen.add(child)
-                    waiting.append(after)
+                    waiting.append((after, joined or pair))
+        return False
+
+    def _summed_up(self, index: int) -> bool:
+        """Whether a value was scattered together, and nothing but added up since."""
+        waiting = [index]
+        while waiting:
+            node = self.graph[waiting.pop()]
+            if node.op in ops.SCATTER:
+                return True
+            if node.op in ops.ALIAS | ops.ADD | ops.GATHER | {"mul", "clamp", "clamp_min"}:
+                waiting += node.parents[:2] if node.op in ops.ADD else node.parents[:1]
         return False
 
     def _inputs(self, index: int) -> int:

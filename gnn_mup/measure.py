@@ -27,6 +27,7 @@ from .alignment import (
     pair_squares,
     side_of,
 )
+from .arguments import shown
 from .datasets import graphs_of
 from .errors import TransferError
 from .sampling import (
@@ -276,8 +277,11 @@ def weight_decay_from_tau(*, tau: float, lr: float, batch_size: float, train_siz
 
 def _epochs(name: str, value: float, lr: float, batch_size: float, train_size: float) -> float:
     """B / (value eta0 N): the same formula turns lambda0 into tau and tau into lambda0."""
-    for key, x in {"lr": lr, "batch_size": batch_size, "train_size": train_size}.items():
-        if not 0 < x < math.inf:
+    numbers = {"lr": lr, "batch_size": batch_size, "train_size": train_size, name: value}
+    for key, x in numbers.items():
+        if isinstance(x, bool) or not isinstance(x, int | float):
+            raise TransferError(f"{key} is {shown(x)}; it has to be a number.")
+        if key != name and not 0 < x < math.inf:
             raise TransferError(f"{key} is {x}; it has to be positive and finite.")
     if not value >= 0:
         raise TransferError(f"{name} is {value}; it has to be zero or more.")

@@ -7,7 +7,7 @@ layers. Here the factors stand in the forward pass, where they can be read besid
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing, global_mean_pool
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
+from .arguments import check_number, check_one_of, check_size
 from .errors import TransferError
 from .plan import OPTIMIZERS
 from .rules import Family
@@ -112,13 +113,12 @@ class TransferGNN(nn.Module):
             ("depth", depth),
             ("out_channels", out_channels),
         ]:
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise TransferError(f"{name} must be a whole number from 1 on, not {size!r}")
-        _one_of("optimizer", optimizer, OPTIMIZERS)
-        _one_of("level", level, ("graph", "node"))
-        _one_of("activation", activation, ACTIVATIONS)
-        _positive("gamma", gamma)
-        _positive("correction", correction)
+            check_size(name, size)
+        check_one_of("optimizer", optimizer, OPTIMIZERS)
+        check_one_of("level", level, ("graph", "node"))
+        check_one_of("activation", activation, ACTIVATIONS)
+        check_number("gamma", gamma, positive=True)
+        check_number("correction", correction, positive=True)
         if mpnn is not None and not callable(mpnn):
             raise TransferError(f"mpnn must make a layer from a width, e.g. a class, not {mpnn!r}")
         if linear and layer_norm:
@@ -134,7 +134,7 @@ class TransferGNN(nn.Module):
             self.sigma_0 = self.sigma_out = 1.0 / math.sqrt(width)
 
         self.encoder = nn.Parameter(torch.empty(in_channels, width))
-        self.mpnns = nn.ModuleList((mpnn or GraphConvolution)(width) for _ in range(depth))
+        self.mpnns = nn.ModuleList(_layer(mpnn or GraphConvolution, width) for _ in range(depth))
         self.ups = _matrices(depth, width, 4 * width)
         self.downs = _matrices(depth, 4 * width, width)
         self.decoder = nn.Parameter(torch.empty(width, out_channels))
@@ -171,7 +171,7 @@ class TransferGNN(nn.Module):
 
     def global_lr(self, eta0: float) -> float:
         """The one learning rate of all weights: eta0 D L for SGD, eta0 / sqrt(D) for Adam."""
-        _not_negative("eta0", eta0)
+        check_number("eta0", eta0)
         if self._sgd:
             return eta0 * self.width * self.depth
         return eta0 / math.sqrt(self.width)
@@ -179,7 +179,7 @@ class TransferGNN(nn.Module):
     def global_weight_decay(self, lam0: float) -> float:
         """The one decoupled weight decay, so that ``decay * lr = lam0 * eta0`` at every size:
         lam0 sqrt(D) for AdamW, lam0 / (D L) for SGD."""
-        _not_negative("lam0", lam0)
+        check_number("lam0", lam0)
         if lam0 and not OPTIMIZERS[self.optimizer].decoupled:
             raise TransferError(
                 "no single coefficient of Adam's coupled L2 transfers for all weights. Decay "
@@ -202,27 +202,18 @@ class TransferGNN(nn.Module):
         )
 
 
+def _layer(make: Callable[[int], nn.Module], width: int) -> nn.Module:
+    layer = make(width)
+    if not isinstance(layer, nn.Module):
+        raise TransferError(
+            f"mpnn must make a layer from a width, e.g. a class; mpnn({width}) returned "
+            f"{type(layer).__name__}, not a torch.nn.Module"
+        )
+    return layer
+
+
 def _matrices(count: int, rows: int, columns: int) -> nn.ParameterList:
     return nn.ParameterList(torch.empty(rows, columns) for _ in range(count))
-
-
-def _one_of(name: str, value: object, known: Iterable[str]) -> None:
-    names = list(known)
-    if value not in names:
-        raise TransferError(f"{name} must be one of {', '.join(map(repr, names))}, not {value!r}")
-
-
-def _positive(name: str, value: float) -> None:
-    _not_negative(name, value)
-    if value == 0:
-        raise TransferError(f"{name} must be positive, not 0")
-
-
-def _not_negative(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TransferError(f"{name} must be a number, not {value!r}")
-    if not 0 <= value < math.inf:
-        raise TransferError(f"{name} must be finite and not negative, not {value!r}")
 
 
 __all__ = ["ACTIVATIONS", "GraphConvolution", "TransferGNN"]

@@ -13,7 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from . import rules
+from .arguments import as_patterns, check_number, shown, writing
 from .errors import TransferError
 from .rules import Family, Kind, Optimizer, Ratio, Role, Spot
 
@@ -37,12 +40,9 @@ class Settings:
         numbers += [] if self.eps is None else [("eps", self.eps)]
         numbers += [(f"lr_mult[{key!r}]", value) for key, value in self.lr_mult.items()]
         for name, value in numbers:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TransferError(f"{name} must be a number, not {value!r}")
-            if not 0 <= value < float("inf"):
-                raise TransferError(f"{name} must be finite and not negative, not {value!r}")
-        if isinstance(self.no_decay, str):
-            raise TransferError(f"no_decay takes a list of patterns: no_decay=[{self.no_decay!r}]")
+            check_number(name, value)
+        if self.no_decay is not None:
+            as_patterns("no_decay", self.no_decay)
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,8 @@ class Plan:
     base_depth: int | None = None
     inserted: bool = False
     folds: tuple[Fold, ...] = ()
+    scores: frozenset[str] = frozenset()
+    """Parameters that act only by weighing other features: attention and gates."""
 
     @property
     def gamma(self) -> float:
@@ -215,7 +217,8 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1))
+        with writing(path):
+            Path(path).write_text(json.dumps(self.to_dict(), indent=1))
 
     def __str__(self) -> str:
         from .display import plan_text
@@ -257,7 +260,6 @@ OPTIMIZERS: dict[str, Optimizer] = {"sgd": rules.SGD, "adam": rules.ADAM, "adamw
 
 _CLASSES: dict[str, str] = {
     "SGD": "sgd",
-    "ASGD": "sgd",
     "AdamW": "adamw",
     "Adam": "adam",
     "NAdam": "adam",
@@ -267,6 +269,23 @@ _CLASSES: dict[str, str] = {
     "RMSprop": "adam",
     "Adagrad": "adam",
 }
+"""A step proportional to the gradient is SGD-like; one that a thousandfold gradient would not
+change (divided by a running size of the gradient) is Adam-like."""
+
+_REFUSED: dict[str, str] = {
+    "ASGD": "its steps shrink by a power of 1 + lambd * lr * t, so groups drift apart. Use SGD, "
+    "and torch.optim.swa_utils.AveragedModel for the average",
+    "Adadelta": "its eps is the floor under the gradient and also the size of the first steps, so "
+    "neither lr nor eps alone sets the step. Use Adam",
+    "Adafactor": "its step is lr times the tensor's own size (1e-3 where that is zero). Use Adam",
+    "LBFGS": "it takes one learning rate for all parameters and its step comes from a line search. "
+    "Use Adam",
+    "Muon": "its step has a fixed spectral norm and it takes matrices only: other rules hold for "
+    "it. Use AdamW",
+    "Rprop": "its steps grow and shrink between absolute bounds (step_sizes), whatever lr is. Use "
+    "Adam",
+}
+"""What torch has beyond these, and why no rule of ours fits it."""
 
 
 def resolve_optimizer(optimizer: str | type | Optimizer) -> Optimizer:
@@ -278,15 +297,24 @@ def resolve_optimizer(optimizer: str | type | Optimizer) -> Optimizer:
         return optimizer
     if isinstance(optimizer, str) and optimizer.lower() in OPTIMIZERS:
         return OPTIMIZERS[optimizer.lower()]
-    if isinstance(optimizer, type):
-        for cls in optimizer.__mro__:
-            if cls.__module__.startswith("torch.optim") and cls.__name__ in _CLASSES:
-                return OPTIMIZERS[_CLASSES[cls.__name__]]
-    shown = optimizer.__name__ if isinstance(optimizer, type) else repr(optimizer)
+    if isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        raise TransferError(
+            f"optimizer is made already, and from other groups: pass its class, optimizer="
+            f"torch.optim.{kind}, and then the groups to it: torch.optim.{kind}(groups)"
+        )
+    why = "neither SGD-like nor Adam-like as far as we know"
+    for cls in optimizer.__mro__ if isinstance(optimizer, type) else ():
+        if cls.__module__.startswith("torch.optim") and cls.__name__ in _CLASSES:
+            return OPTIMIZERS[_CLASSES[cls.__name__]]
+        if cls.__module__.startswith("torch.optim") and cls.__name__ in _REFUSED:
+            why = _REFUSED[cls.__name__]
+            break
+    name = optimizer.__name__ if isinstance(optimizer, type) else shown(optimizer)
     raise TransferError(
-        f"optimizer {shown}: neither SGD-like nor Adam-like as far as we know. If its step is "
-        'proportional to the gradient pass optimizer="sgd"; if its step does not depend on the '
-        'gradient\'s size pass optimizer="adam", or "adamw" where the decay is decoupled'
+        f"optimizer {name}: {why}. If you know that its step is proportional to the gradient pass "
+        'optimizer="sgd"; if it does not depend on the gradient\'s size pass optimizer="adam", or '
+        '"adamw" where the decay is decoupled'
     )
 
 

@@ -27,6 +27,7 @@ class Residuals:
         self.lineage = Lineage(graph)
         self.sums = self._find()
         self._drop_messages()
+        self._drop_queries()
         self._drop_scaled()
         self._drop_initial()
         self._drop_nested()
@@ -89,12 +90,33 @@ class Residuals:
         common = self.lineage.carried[stream.origin] & self.graph[other.node].ancestors
         return (common & ~self._leaf_mask).bit_length() - 1
 
-    def _branch_of(self, stream: Leaf, other: Leaf) -> bool:
-        """Whether `other` was made, through a weight, from something that `stream` carries."""
+    def _branch_of(self, stream: Leaf, other: Leaf, earlier: dict[int, Sum]) -> bool:
+        """Whether `other` was made, through a weight, from something that `stream` carries.
+
+        Of ``x + a`` the stream is x, where a and `other` are two parts of one layer's output."""
         latest = self._latest_common(stream, other)
-        if latest < 0 or self.lineage.carried[other.node] >> latest & 1:
+        carried = self.lineage.carried
+        if latest < 0:
             return False
-        return self.lineage.learned(latest, other.node)
+        same = bool(carried[other.node] >> latest & 1)
+        if not same and self.lineage.learned(latest, other.node):
+            return True
+        before = earlier.get(stream.origin)
+        if before is None or not before.residual or before.stream is None:
+            return False
+        shared = any(
+            leaf.origin != latest and carried[leaf.origin] >> latest & 1 for leaf in before.branches
+        )
+        if shared:
+            return self._branch_of(before.stream, other, earlier)
+        return not same and self._weighted_elsewhere(latest, stream, other)
+
+    def _weighted_elsewhere(self, latest: int, stream: Leaf, other: Leaf) -> bool:
+        """Neighbours' rows times what another stream has learned (PaiNN's vectors)."""
+        known = self.graph[stream.origin]
+        fresh = self.graph[other.node].ancestors & ~known.ancestors & ~known.bit
+        mixed = self.graph.between(latest, other.node) & self.lineage.mixing
+        return bool(mixed and fresh & self.lineage.contractions)
 
     def _layer_of_layers(self, stream: Leaf, other: Leaf, found: dict[int, Sum]) -> list[Sum]:
         """Earlier sums on this stream whose branch, not whose sum, the new summand is made from:
@@ -122,7 +144,9 @@ class Residuals:
         for leaf in sorted(found.leaves, key=lambda leaf: abs(leaf.coefficient - 1.0)):
             leaves.setdefault(leaf.origin, leaf)
         made_from = {
-            leaf.origin: [o for o in leaves.values() if o is not leaf and self._branch_of(leaf, o)]
+            leaf.origin: [
+                o for o in leaves.values() if o is not leaf and self._branch_of(leaf, o, earlier)
+            ]
             for leaf in leaves.values()
         }
         whole = math.prod(self.graph[found.root].shape)
@@ -133,6 +157,8 @@ class Residuals:
             if made_from[leaf.origin] and math.prod(self.graph[leaf.node].shape) == whole
         ]
         carriers = self._carriers(list(leaves.values()))
+        if self._logits(found):
+            return
         if self._convex(found):
             found.kind = "gate"
             return
@@ -215,6 +241,12 @@ class Residuals:
             and self.graph.between(stream.origin, leaf.node) & self.lineage.mixing
         ]
 
+    def _logits(self, found: Sum) -> bool:
+        """A bias on attention's dot products: the same in every layer, and yet no skip."""
+        dots = self.lineage.dot_products
+        scores = [leaf for leaf in found.leaves if dots >> leaf.origin & 1]
+        return any(self.lineage.softened(self.graph[leaf.origin]) for leaf in scores)
+
     def _gated(self, index: int) -> bool:
         """Whether a sum goes nowhere but into products with other data (a GRU's update)."""
         children = [self.graph[c] for c in self.graph.children[index]]
@@ -245,8 +277,9 @@ class Residuals:
                 gate = set(self.graph[p].parents) & set(new.parents)
                 if self.graph[p].op in ("rsub", "sub") and gate:
                     made = [(x, h) for x in old.parents for h in new.parents]
-                    made += [(h, x) for x, h in made]
-                    return any(self.lineage.learned(a, b) for a, b in made if a != p and b != p)
+                    made = [pair for pair in made if not {*pair} & {p, *gate}]
+                    return any(self.lineage.learned(*pair) or self.lineage.learned(*pair[::-1])
+                               for pair in made)  # fmt: skip
         return False
 
     def _without_skip(self, found: Sum, carriers: list[Leaf]) -> str:
@@ -287,6 +320,31 @@ class Residuals:
             gathered = any(self.graph[b.origin].op in ops.GATHER for b in found.branches)
             if gathered and not self._carried_on(found):
                 found.kind, found.stream, found.branches = "", None, []
+
+    def _drop_queries(self) -> None:
+        """``seed + attention(seed, x)``: learned queries that all data has to pass by. What is
+        added to them is a readout; as a branch it would fade with the depth."""
+        for found in self.residual:
+            if found.stream is not None and self._reads_out(found, found.stream):
+                found.kind, found.stream, found.branches = "", None, []
+
+    def _reads_out(self, found: Sum, stream: Leaf) -> bool:
+        """Whether a stream knows of no data, and data reaches the outputs by this sum only."""
+        inputs = sum(n.bit for n in self.graph if n.op == "input")
+        if self.graph[stream.origin].ancestors & inputs:
+            return False
+        made = self.graph[found.root].ancestors
+        waiting = [n.index for n in self.graph.members(made) if n.data and n.floating]
+        seen = {found.root, *waiting}
+        while waiting:
+            here = waiting.pop()
+            if self.graph.output_mask >> here & 1:
+                return False
+            for child in self.graph.children[here]:
+                if child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+        return True
 
     def _drop_initial(self) -> None:
         """One value that is added again and again, each time round a longer way."""
@@ -394,7 +452,7 @@ class Residuals:
             site = self.graph[found.root].site
             side = sides.get((site.code, site.lasti)) if site is not None else None
             unclaimed = found.kind in ("", "inside a branch") and len(found.leaves) == 2
-            if unclaimed and side is not None:
+            if unclaimed and side is not None and not self._reads_out(found, found.leaves[side]):
                 found.kind, found.stream = "residual", found.leaves[side]
                 found.branches = [found.leaves[1 - side]]
                 made, before = self.graph[found.branches[0].node], self.graph[found.stream.node]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -167,8 +168,15 @@ class Places:
         """Contractions after which only finite ones come: their output is the model's output."""
         last: dict[int, bool] = {}
         tail = 0
+        known = any(self.graph[index].weights for index in self.graph.outputs)
         for node in reversed(self._contractions()):
-            if self.in_branch(node.index) or self._later(node.index) & ~tail:
+            reached = self.graph.descendants[node.index] | node.bit
+            dead = known and not reached & self.graph.output_mask
+            if (
+                dead
+                or self.in_branch(node.index)
+                or (self._later(node.index) & ~tail and not self._is_prediction(node))
+            ):
                 last[node.index] = False
                 continue
             last[node.index] = not self._one_more(node)
@@ -199,6 +207,23 @@ class Places:
         ends = [n for n in self._contractions() if not self._later(n.index)]
         ends = [n for n in ends if not self.in_branch(n.index) or self.spans]
         return [u.param for n in ends for u in self.uses_at(n.index) if u.how == "matrix"]
+
+    def _is_prediction(self, node: Node) -> bool:
+        """Whether a contraction makes what is returned, as many numbers, whatever a gate behind it
+        does with them (DAGNN weighs its propagated predictions)."""
+        sizes = {self.graph[i].shape[-1] for i in self.graph.outputs if self.graph[i].shape}
+        if node.shape[-1] not in sizes - {self.width, 1}:
+            return False
+        waiting, seen = [node.index], {node.index}
+        while waiting:
+            here = waiting.pop()
+            if self.graph.output_mask >> here & 1:
+                return True
+            for child in self.graph.children[here]:
+                if child not in seen and not self.lineage.contractions >> child & 1:
+                    seen.add(child)
+                    waiting.append(child)
+        return False
 
     def is_last(self, index: int) -> bool:
         """Whether a contraction ends the width: a decoder's."""
@@ -232,7 +257,7 @@ class Places:
         if summed or self._is_score(node):
             return True  # an attention vector or dot product: one number a head
         if any(u.how == "lookup" for u in self.uses_at(node.index)):
-            return node.shape[-1:] == (1,)
+            return node.shape[-1:] == (1,) or self._joins_scores(node)
         parents = [p for p in node.parents if self.graph[p].data and self.graph[p].floating]
         return all(self.finite[p] for p in parents)
 
@@ -252,7 +277,30 @@ class Places:
         data = self._data_of(node)
         raw = data is not None and self.finite[data.index] and node.shape[-1] != self.width
         # Bound to the size of the input: GraphSAGE's projection, PNA's towers.
-        return (raw and node.shape[-1] in self._input_sizes) or self._weighs(node)
+        bound = raw and node.shape[-1] in self._input_sizes
+        return bound or self._weighs(node) or self._joins_scores(node)
+
+    def _joins_scores(self, node: Node) -> bool:
+        """A bias for attention: one number a head, added to dot products and to nothing else."""
+        waiting, joined = [node.index], False
+        while waiting:
+            here = waiting.pop()
+            for child in self.graph.children[here]:
+                after = self.graph[child]
+                if after.op in ops.ADD and self._beside_a_score(after, here):
+                    joined = True
+                elif after.op in ops.ALIAS | ops.GATHER | {"masked_fill", "where"}:
+                    waiting.append(child)
+                else:
+                    return False
+        return joined
+
+    def _beside_a_score(self, add: Node, index: int) -> bool:
+        others = [self.lineage.origin(p)[0] for p in add.parents if p != index]
+        return any(
+            self.lineage.dot_products >> o & 1 and self.lineage.softened(self.graph[o])
+            for o in others
+        )
 
     @cached_property
     def _input_sizes(self) -> set[int]:
@@ -276,14 +324,14 @@ class Places:
 
         def scores(shape: tuple[int, ...]) -> bool:
             """One number a row, however it lies, or one for each pair of rows."""
-            pairs = set(shape[-2:]) <= {1, node.shape[-2]}
+            pairs = set(shape[-2:]) <= {1, *node.shape[-2:-1]}
             return single and (pairs or math.prod(shape) == math.prod(node.shape))
 
         while waiting:
             here = self.graph[waiting.pop()]
             for child in self.graph.children[here.index]:
                 after = self.graph[child]
-                weighs = here.shape[-1] == 1 and after.shape[-1:] > (1,)
+                weighs = here.shape[-1:] == (1,) and after.shape[-1:] > (1,)
                 if after.op in ops.MUL and len(after.shape) == len(here.shape) and weighs:
                     multiplied = True
                     continue
@@ -333,24 +381,11 @@ class Places:
         refs = [a.node for a in node.args if isinstance(a, Ref)]
         if node.op in ops.ATTENTION and len(refs) >= 3:
             return refs[0], refs[1]
-        if not self.lineage.dot_products >> node.index & 1 or not self._softened(node):
+        if not self.lineage.dot_products >> node.index & 1 or not self.lineage.softened(node):
             return None
         if node.op == "sum":
             refs = [a.node for a in self.graph[refs[0]].args if isinstance(a, Ref)]
         return (refs[0], refs[1]) if len(refs) >= 2 else None
-
-    def _softened(self, node: Node) -> bool:
-        """Whether a product goes into a softmax soon: then it is a matrix of logits."""
-        waiting, steps = [node.index], 0
-        while waiting and steps < 40:
-            steps += 1
-            for child in self.graph.children[waiting.pop(0)]:
-                after = self.graph[child]
-                if after.op in ("_softmax", "softmax", "exp", "_safe_softmax"):
-                    return True
-                if after.op in ops.ALIAS | ops.ADD | ops.MUL | {"masked_fill", "where"}:
-                    waiting.append(child)
-        return False
 
     def _made_by(self, index: int) -> int | None:
         """The contraction that a query or key comes from, its bias and scale looked through."""
@@ -422,7 +457,8 @@ class Places:
     def _kind(self, use: Use) -> tuple[Kind, float, str]:
         out = self.finite[use.node]
         if use.how == "lookup":
-            kind = Kind.NO_WIDTH if out else Kind.DATA_IN
+            number = not use.out_axes  # a weight for each relation, say: no features come of it
+            kind = Kind.NO_WIDTH if out or number else Kind.DATA_IN
             return kind, 1.0, "category look-up"
         if use.how == "vector":
             if use.bias_of_generated:
@@ -509,8 +545,8 @@ class Places:
 
 
 def _list_of(name: str) -> str:
-    """'norms.3.weight' -> 'norms.*.weight'."""
-    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+    """'norms.3.weight' -> 'norms.*.weight', 'norm_3.weight' -> 'norm_*.weight'."""
+    return re.sub(r"\d+", "*", name)
 
 
 def _unused(shape: tuple[int, ...]) -> Placement:

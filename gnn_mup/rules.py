@@ -140,6 +140,9 @@ class Spot:
     >>> spot = Spot(Kind.WIDTH, Role.RESIDUAL, fan_in=256, width=256, depth=16)
     >>> lr_factor(spot, Family.ADAM)
     0.00390625
+
+    ``gain``: the tensor is so many times larger than what its row speaks of (the gain of weight
+    norm, `computed`). It acts on Adam's rate once, on SGD's rate twice.
     """
 
     kind: Kind
@@ -150,6 +153,7 @@ class Spot:
     branches: float = 1.0
     correction: float = 1.0
     readouts: float = 1.0
+    gain: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -183,6 +187,7 @@ class Ratio:
     correction: float = 1.0
     query: float = 1.0
     readouts: float = 1.0
+    gain: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -206,7 +211,7 @@ def init_rms(where: Spot | Ratio) -> float | None:
     """
     row = TABLE[where.kind]
     if isinstance(where, Ratio):
-        return row.relative_init.at(where.fan_in, where.fan_out) * where.query
+        return row.relative_init.at(where.fan_in, where.fan_out) * where.query * where.gain
     return None if row.init is None else row.init.at(where.width, where.fan_in)
 
 
@@ -218,6 +223,7 @@ def lr_factor(where: Spot | Ratio, family: Family) -> float:
         size *= where.query if family is Family.ADAM else where.query**2
     else:
         size = row.lr[family].at(where.width, where.fan_in)
+    size *= where.gain if family is Family.ADAM else where.gain**2
     return size * where.place[family]
 
 
@@ -230,7 +236,7 @@ def gradient_scale(where: Spot | Ratio) -> float:
         width = (where.fan_out**0.5 if generated else where.fan_out) * where.query
     else:
         width = where.width
-    scale = (1.0 if where.kind in _FINITE_OUT else 1.0 / width) / where.readouts
+    scale = (1.0 if where.kind in _FINITE_OUT else 1.0 / width) / (where.gain * where.readouts)
     return scale * where.branches / where.depth if where.role is Role.RESIDUAL else scale
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .alignment import Operator, counted, train_mask_of
+from .arguments import check_size, shown
 from .errors import TransferError
 from .transforms import OPERATORS
 
@@ -25,6 +26,11 @@ def check_operator(operator: Operator, edge_weight: str | None) -> None:
             f"operator is {operator!r}; there are {', '.join(OPERATORS)}, "
             f"or pass a function (x, edge_index) -> P x."
         )
+    if not isinstance(operator, str) and not callable(operator):
+        raise TransferError(
+            f"operator is {shown(operator)}; there are {', '.join(OPERATORS)}, "
+            f"or pass a function (x, edge_index) -> P x."
+        )
     if not isinstance(operator, str) and edge_weight is not None:
         raise TransferError(f"edge_weight={edge_weight!r} needs a named operator, like 'sum'.")
 
@@ -33,7 +39,7 @@ def draw_graphs(n: int, k: int | None, seed: int) -> Sequence[int]:
     """Numbers of k of n graphs, in order; None: all of them."""
     if k is None:
         return range(n)
-    if k < 1:
+    if not isinstance(k, int) or k < 1:
         raise TransferError(f"max_graphs is {k}; it has to be at least 1, or None for all.")
     chosen: list[int] = torch.randperm(n, generator=_generator(seed))[:k].sort().values.tolist()
     return chosen
@@ -43,7 +49,7 @@ def draw_batches(n: int, batch_size: int | None, seed: int) -> list[list[int]]:
     """Numbers of n graphs in shuffled batches; None: each graph by itself."""
     if batch_size is None:
         return [[i] for i in range(n)]
-    if not 1 <= batch_size <= n:
+    if not isinstance(batch_size, int) or not 1 <= batch_size <= n:
         raise TransferError(f"batch_size is {batch_size}, but data has {counted(n, 'graph')}.")
     order = torch.randperm(n, generator=_generator(seed))[: n - n % batch_size]
     batches: list[list[int]] = order.view(-1, batch_size).tolist()
@@ -62,6 +68,7 @@ def draw_pairs(pairs: int | str, n: int, seed: int) -> Tensor:
 
 
 def _generator(seed: int) -> torch.Generator:
+    check_size("seed", seed, 0)
     return torch.Generator().manual_seed(seed)
 
 

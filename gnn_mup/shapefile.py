@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, Literal
 
+from .arguments import as_path
 from .base import REMAKE, BaseShapes, refuse
 from .depth_match import UNKNOWN, BaseTensor
 from .errors import BaseShapeError
@@ -43,13 +44,21 @@ def save_base_shapes(
     """
     if format not in ("gnn_mup", "mup"):
         raise BaseShapeError(f'Unknown format {format!r}: type format="gnn_mup" or format="mup"')
+    if not isinstance(shapes, BaseShapes):
+        raise BaseShapeError(
+            f"save_base_shapes takes what make_base_shapes returns, not {type(shapes).__name__}: "
+            f"{REMAKE}"
+        )
+    where = as_path("path", path)
     text = _as_mup(shapes) if format == "mup" else _as_text(shapes)
-    _interpret(text, Reader(os.fspath(path), REMAKE))
+    _interpret(text, Reader(where, REMAKE))
     try:
-        with open(path, "w", encoding="utf-8") as file:
+        with open(where, "w", encoding="utf-8") as file:
             file.write(text)
     except (OSError, ValueError) as error:
-        raise BaseShapeError(f"{os.fspath(path)}: cannot be written ({error})") from error
+        raise BaseShapeError(
+            f"{where}: cannot be written ({error}). Name a file in a folder that is there"
+        ) from error
 
 
 def _as_text(shapes: BaseShapes) -> str:
@@ -124,7 +133,7 @@ def load_base_shapes(path: Path) -> BaseShapes:
     Nothing in the file is executed: no tags, no anchors, only lists, numbers and names. Raises
     `BaseShapeError` with the line where it is not as it should be.
     """
-    where = os.fspath(path)
+    where = as_path("path", path)
     try:
         if not os.path.isfile(where):
             raise BaseShapeError(f"{where}: no such file. Write one: {REMAKE}")

@@ -70,7 +70,10 @@ def iadd_scaled(x: Any, branch: Any, factor: float) -> Any:
 def close_residual(out: Any, layer: Any, skip: Any, name: str) -> Any:
     """skip + out / L behind a layer whose residual connection ends here; else out."""
     factor = getattr(layer, name, None)
-    return out if factor is None else torch.add(skip, out, alpha=factor)
+    if factor is None:
+        return out
+    given = skip if isinstance(skip, Tensor) else skip[0]  # conv(*args)
+    return torch.add(given, out, alpha=factor)
 
 
 HELPERS: dict[str, Any] = {
@@ -287,6 +290,9 @@ def _open(node: Any, slot: int) -> ast.expr:
     args, keywords = list(node.args), list(node.keywords)
     if args and not isinstance(args[0], ast.Starred):
         args[0] = ast.NamedExpr(store, args[0])
+    elif args:  # conv(*args): the helper takes the first of them
+        assert isinstance(args[0], ast.Starred)
+        args[0] = ast.Starred(ast.NamedExpr(store, args[0].value), ast.Load())
     elif keywords and keywords[0].arg is not None:
         keywords[0] = ast.keyword(keywords[0].arg, ast.NamedExpr(store, keywords[0].value))
     else:

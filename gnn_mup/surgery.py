@@ -15,8 +15,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
+from . import fxgraph
 from .errors import SurgeryError
+from .redraw import forget_scales
 from .source import FACTOR, HELPERS, SKIP, SourceEdit, edited
 
 GAMMA = "_gnn_mup_inverse_gamma"
@@ -50,8 +53,13 @@ class Operation:
 def operate(model: nn.Module, operations: Iterable[Operation]) -> None:
     """Apply all operations, or none: every class is made before the first is assigned."""
     ready = []
+    graphs = []
     for operation in operations:
         module = model.get_submodule(operation.module)
+        if isinstance(module, GraphModule):
+            edits = [edit for _, changes in operation.edits for edit in changes]
+            graphs.append((module, fxgraph.places(module, edits), dict(operation.floats)))
+            continue
         cls: Any = None
         base: Any = type(module)
         if any(operation.recipe):
@@ -61,16 +69,37 @@ def operate(model: nn.Module, operations: Iterable[Operation]) -> None:
         module.__dict__.update(floats)
         if cls is not None:
             module.__class__ = cls
+    for module, places, floats in graphs:
+        fxgraph.scale(module, places, floats)
+
+
+def set_factor(module: nn.Module, attribute: str, value: float) -> None:
+    """Change a factor of the forward pass."""
+    if isinstance(module, GraphModule):
+        fxgraph.factor_at(module, attribute)._gnn_mup_factor = value
+    else:
+        module.__dict__[attribute] = value
+
+
+def attach(model: nn.Module, attribute: str, value: Any) -> None:
+    """Let a model, and its copies, carry something under a name that `restore` takes away."""
+    model.__dict__[attribute] = value
+    fxgraph.carry(model, attribute, value)
 
 
 def restore(model: nn.Module) -> None:
-    """Give every module its own class back and take the floats away."""
+    """Give every module its own class and methods back and take the floats away."""
+    forget_scales(model)
+    for module in list(model.modules()):
+        if isinstance(module, GraphModule):
+            fxgraph.unscale(module)
     for module in model.modules():
         base = type(module).__dict__.get(BASE)
         if base is not None:
             module.__class__ = base
-        for key in [k for k in module.__dict__ if k.startswith("_gnn_mup_")]:
-            del module.__dict__[key]
+        for holder in (module.__dict__, fxgraph.carried(module)):
+            for key in [k for k in holder if k.startswith("_gnn_mup_")]:
+                del holder[key]
 
 
 @functools.cache

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import math
 import random
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FrameType
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import MessagePassing
 
@@ -222,15 +225,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensor.__dict__[_TAG] = (node.index, tensor._version)
 
     def _weighted_operand(self, name: str, args: Any) -> float | None:
-        """RMS of what is being weighted: the full operand of a product with one number a row."""
+        """RMS of what is being weighted: the full operand of a product with one number a row, or
+        with a softmax of its own for each channel."""
         if name not in ops.MUL or len(args) < 2:
             return None
         a, b = args[0], args[1]
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.dim() != b.dim():
             return None
+        for weight, value in ((a, b), (b, a)):
+            if name == "mul" and a.shape == b.shape and self._is_softmax(weight):
+                return rms(value)
         if a.dim() < 2 or a.shape[-1] == b.shape[-1] or 1 not in (a.shape[-1], b.shape[-1]):
             return None
         return rms(a if a.shape[-1] > 1 else b)
+
+    def _is_softmax(self, tensor: Tensor) -> bool:
+        """``exp(x) / sum(exp(x))``, over neighbours or over an axis."""
+        node = self.graph[self.node_of(tensor)]
+        while node.op in ops.ALIAS and node.parents:
+            node = self.graph[node.parents[0]]
+        if node.op == "div" and len(node.parents) == 2:
+            return self.graph[node.parents[0]].op == "exp"
+        return node.op in ("softmax", "_softmax")
 
     def _site(self, name: str, sums: bool) -> Site:
         frame: FrameType | None = sys._getframe(2)
@@ -353,8 +369,14 @@ def rms(tensor: Tensor) -> float:
 def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
     """Whatever a forward pass changes is put back: buffers, random state, gradients' absence, and
     attributes of modules (the cached edges of `GCNConv(cached=True)`)."""
-    dicts = [(m, dict(vars(m))) for m in model.modules()] if attributes else []
-    buffers = {id(b): (b, b.detach().clone()) for b in model.buffers()}
+    dicts = [(vars(m), dict(vars(m))) for m in model.modules()] if attributes else []
+    inner = [
+        (value, value.copy())
+        for own, _ in dicts
+        for value in own.values()
+        if type(value) in (dict, list, OrderedDict)  # hooks too
+    ]
+    buffers = {id(b): (b, b.detach().clone()) for b in model.buffers() if not is_lazy(b)}
     versions = [(m, m.__dict__.get("_buffers", {}).copy()) for m in model.modules()]
     flags = [(m, m.training) for m in model.modules()]
     other = random.getstate(), np.random.get_state()
@@ -363,9 +385,12 @@ def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, own in dicts:
-            vars(module).clear()
-            vars(module).update(own)
+        for own, before in dicts:
+            own.clear()
+            own.update(before)
+        for value, before in inner:
+            value.clear()
+            value.extend(before) if isinstance(value, list) else value.update(before)
         with torch.no_grad():
             for module, registered in versions:
                 module._buffers.clear()
@@ -399,17 +424,12 @@ def trace(
         stack.enter_context(untouched(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(_no_fast_path())
+        stack.enter_context(_no_cast_weights())
         stack.enter_context(_aggregations(model, recorder))
         if calls:
             stack.enter_context(_calls(model, recorder))
-        try:
-            with recorder:
-                result = model(*args, **(kwargs or {}))
-        except Exception as error:
-            raise TraceError(
-                f"{type(model).__name__}.forward raised {type(error).__name__}: {error}. Pass as "
-                "example what one forward call takes: apply_transfer(model, (x, edge_index))"
-            ) from error
+        with explained(model, (args, kwargs or {})), recorder:
+            result = model(*args, **(kwargs or {}))
         graph = recorder.graph
         for tensor in tensors_in(result):
             if tensor.is_floating_point():
@@ -417,6 +437,40 @@ def trace(
         for tensor in tensors_in((args, kwargs or {})):
             tensor.__dict__.pop(_TAG, None)
     return graph
+
+
+@contextmanager
+def explained(model: nn.Module, call: Any) -> Iterator[None]:
+    """What a forward call raises, with what is wrong about the example where that can be seen."""
+    try:
+        yield
+    except Exception as error:
+        names = ", ".join(n for n in inspect.signature(model.forward).parameters) or "..."
+        raise TraceError(
+            f"{type(model).__name__}.forward raised {type(error).__name__}: "
+            f"{str(error).strip().rstrip('.')}. {_misfit(model, call)}Pass as example what one "
+            f"forward call takes: apply_transfer(model, ({names}))"
+        ) from error
+
+
+def _misfit(model: nn.Module, call: Any) -> str:
+    """A device or a number format of the example that the model has not."""
+    weights = [p for p in model.parameters() if p.is_floating_point() and not is_lazy(p)]
+    given = list(tensors_in(call))
+    devices = {p.device for p in weights}
+    for tensor in given:
+        if devices and tensor.device not in devices:
+            device = min(map(str, devices))
+            return f"The example lies on {tensor.device}, the model on {device}: .to({device!r}). "
+    dtypes = {p.dtype for p in weights}
+    floating = [t for t in given if t.is_floating_point()]
+    if dtypes and given and not floating:
+        return "The example holds whole numbers only: features need .float(). "
+    for tensor in floating:
+        if dtypes and tensor.dtype not in dtypes:
+            dtype = min(map(str, dtypes))
+            return f"The example holds {tensor.dtype}, the model {dtype}: .to({dtype}). "
+    return ""
 
 
 @contextmanager
@@ -428,6 +482,17 @@ def _no_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _no_cast_weights() -> Iterator[None]:
+    """Autocast keeps the weights it has cast for the next call: they belong to no other trace."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 @contextmanager
@@ -563,4 +628,4 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Tensor]:
         yield from tensors_in(vars(value), depth + 1)
 
 
-__all__ = ["Recorder", "rms", "tensors_in", "trace", "untouched"]
+__all__ = ["Recorder", "explained", "rms", "tensors_in", "trace", "untouched"]

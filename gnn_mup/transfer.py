@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import UninitializedBuffer, is_lazy
+from torch_geometric.nn import MessagePassing
 
+from .arguments import as_patterns, as_table, check_module, check_one_of, shown
 from .assemble import Frame, Placement, assemble
 from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
 from .checks import no_decoder, no_depth_limit, warnings_of
+from .computed import placed_through
 from .display import fold_names
 from .errors import (
     AlreadyApplied,
@@ -29,16 +32,18 @@ from .errors import (
 from .example import Call, as_call, cloned
 from .extend import described
 from .fold import find_folds, forward_changes
-from .groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plan_of
+from .groups import LR_MULT, PLAN_ATTRIBUTE, TransferGroups, build_groups, part_of, plan_of
 from .insert import Insertion, depth_of, draft_insertions, insertions
 from .plan import Branch, Plan, Settings, check_patterns, matches, resolve_optimizer
+from .redraw import keep_scales, loose_part
 from .residual import Residuals
 from .roles import Places, overridden
 from .rules import Family, Role, residual_factor
+from .scores import scores
 from .shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .shapes import make_base_shapes as compare_shapes
-from .surgery import Operation, operate, rescale, restore
-from .trace import trace, untouched
+from .surgery import Operation, attach, operate, rescale, restore
+from .trace import explained, trace, untouched
 from .tuned import CORRECTION, DECAY, LR, with_tuned
 
 
@@ -56,21 +61,26 @@ class Options:
     roles: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _one_of("residual", self.residual, ("auto", "scale", "insert", "off"))
-        _one_of("init", self.init, ("rescale", "keep"))
+        check_one_of("residual", self.residual, ("auto", "scale", "insert", "off"))
+        check_one_of("init", self.init, ("rescale", "keep"))
         for name, value, word in (
             ("gamma", self.gamma, ("auto", "layer")),
             ("correction", self.correction, ("auto",)),
         ):
             if isinstance(value, str):
-                _one_of(name, value, word)
-            elif value is not None and not (_is_number(value) and value > 0):
-                raise TransferError(f"{name} must be a positive number, not {value!r}")
+                check_one_of(name, value, word)
+            elif value is not None or name == "correction":
+                _check_factor(name, value)
         whole = isinstance(self.depth, int) and not isinstance(self.depth, bool)
         if self.depth is not None and not (whole and self.depth > 0):
             raise TransferError(f"depth must be a positive whole number, not {self.depth!r}")
         for pattern, role in self.roles.items():
-            _one_of(f"roles[{pattern!r}]", role, tuple(r.value for r in Role))
+            check_one_of(f"roles[{pattern!r}]", role, [r.value for r in Role])
+        if self.delta is not None and not isinstance(self.base, nn.Module):
+            raise TransferError(
+                "delta goes together with a base model, base=build(64), delta=build(96). A base "
+                "file, or what make_base_shapes returned, knows already what grows: leave delta out"
+            )
 
 
 def apply_transfer(
@@ -104,15 +114,16 @@ def apply_transfer(
     of arguments. A base file that `tune` wrote brings lr, weight_decay and correction along (what
     is typed here goes before them) and its gamma (which a base always decides).
     """
-    options = Options(base, delta, residual, depth, gamma, correction, init, dict(roles or {}))
+    options = Options(base, delta, residual, depth, gamma, correction, init, _roles(roles))
     settings = _settings(lr, optimizer, weight_decay, eps, lr_mult, no_decay)
     _check_model(model)
-    _initialise_lazy(model, example)
+    _initialise_lazy(model, example, options, settings)
     plan, operations = _prepare(model, example, options, settings)
     groups = build_groups(model, plan)
     operate(model, operations)
     rescale(model, {name: record.init_factor for name, record in plan.params.items()})
-    model.__dict__[PLAN_ATTRIBUTE] = plan
+    keep_scales(model, plan, options.init == "keep")
+    attach(model, PLAN_ATTRIBUTE, plan)
     _announce(plan, options)
     return groups
 
@@ -121,17 +132,14 @@ def plan_transfer(model: nn.Module, example: Any = None, **arguments: Any) -> Pl
     """What `apply_transfer` would do, with the same arguments, without changing anything."""
     known = {"lr", "optimizer", "weight_decay", "eps", "lr_mult", "no_decay"}
     settings = _settings(**{k: v for k, v in arguments.items() if k in known})
-    arguments["roles"] = dict(arguments.get("roles") or {})
+    arguments["roles"] = _roles(arguments.get("roles"))
     try:
         options = Options(**{k: v for k, v in arguments.items() if k not in known})
     except TypeError as error:
         raise TransferError(f"plan_transfer: {error}".replace("Options.__init__() ", "")) from None
     _check_model(model)
-    if lazy := [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]:
-        raise TransferError(
-            f"{lazy[0]} is lazy: it has no shape before the first forward call. Run the model "
-            "once, then plan"
-        )
+    if _is_lazy(model):
+        model = _initialised(_lazy_copy(model), example)
     return _prepare(model, example, options, settings)[0]
 
 
@@ -142,8 +150,10 @@ def remove_transfer(model: nn.Module) -> nn.Module:
     """
     plan = plan_of(model)
     if PLAN_ATTRIBUTE not in model.__dict__:
-        raise NotApplied("the transfer sits on a part of this model: call remove_transfer on it")
-    rescale(model, {n: 1.0 / r.init_factor for n, r in plan.params.items()})
+        raise NotApplied(f"the transfer sits on a part of this model: {part_of(model, 'remove')}")
+    here = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    known = [r for n, r in plan.params.items() if here.get(n) == r.shape]  # some may be replaced
+    rescale(model, {r.name: 1.0 / r.init_factor for r in known})
     restore(model)
     return model
 
@@ -159,6 +169,12 @@ def make_base_shapes(
     on it. Without one the base is probed.
     """
     _check_model(base)
+    check_module(delta, "make_base_shapes(build(64), build(96))")
+    if _is_lazy(base):
+        raise TransferError(
+            "the base has lazy layers, which are not initialised: call it once on an example, "
+            "base(x, edge_index), and then make_base_shapes(base, delta)"
+        )
     findings = _findings(base, as_call(base, example), Options(residual="scale"))
     placed = findings.places.place({n: tuple(p.shape) for n, p in base.named_parameters()})
     shapes = compare_shapes(
@@ -172,7 +188,7 @@ def make_base_shapes(
         head_dims={n: p.head_dim for n, p in placed.items() if p.head_dim},
     )
     if savefile is not None:
-        save_base_shapes(shapes, Path(savefile))
+        save_base_shapes(shapes, savefile)
     return shapes
 
 
@@ -219,7 +235,7 @@ def _prepare(
         _remeasure(model, call, drafts, findings.residuals)
     found = gammas(findings.residuals, options.gamma, _base_gamma(base))
     messages = draft_messages(drafts, findings.residuals.graph, found)
-    notes, alarms = _remarks(findings, placements, options, base)
+    notes, alarms = _remarks(findings, placements, options, base, branches)
     alarms += draft_queries(drafts, placements, base, frame.matched)
     notes += _contradictions(plan, placements)
     operations = drafts.operations()
@@ -231,6 +247,7 @@ def _prepare(
         warnings=tuple(alarms),
         notes=tuple(notes),
         inserted=bool(findings.inserted),
+        scores=scores(findings.residuals.graph),
     )
     if options.init == "keep":
         plan = replace(plan, notes=(*plan.notes, *forward_changes(plan)))
@@ -246,6 +263,7 @@ def _findings(
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )
+    may_insert &= any(isinstance(m, MessagePassing) for m in model.modules())
     if residuals.residual or not may_insert or not _insertable(residuals):
         return Findings(residuals, places, residuals.depth)
     deep = Residuals(trace(model, *cloned(call), calls=True))
@@ -302,7 +320,7 @@ def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[
         for name in placed:
             if matches(pattern, [name]):
                 placed[name] = overridden(placed[name], Role(role))
-    return placed
+    return placed_through(model, placed)
 
 
 def _draft(
@@ -319,12 +337,13 @@ def _remarks(
     placements: Mapping[str, Placement],
     options: Options,
     base: BaseShapes | None,
+    branches: list[Branch],
 ) -> tuple[list[str], list[str]]:
     places = findings.places
     alarms = warnings_of(places)
     notes = []
     if not places.residuals.residual and not findings.inserted:
-        notes += no_depth_limit(places, options.residual)
+        notes += no_depth_limit(branches, bool(places.residuals.dense), options.residual)
         notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
             findings.refused
         )
@@ -429,62 +448,103 @@ def _settings(
     lr_mult: Mapping[str, float] | None = None,
     no_decay: Iterable[str] | None = None,
 ) -> Settings:
-    if isinstance(no_decay, str):
-        raise TransferError(f"no_decay takes a list of patterns: no_decay=[{no_decay!r}]")
     return Settings(
         lr,
         resolve_optimizer(optimizer),
         weight_decay,
         eps,
-        dict(lr_mult or {}),
-        None if no_decay is None else tuple(no_decay),
+        as_table("lr_mult", lr_mult, LR_MULT),
+        None if no_decay is None else as_patterns("no_decay", no_decay),
     )
 
 
 def _check_model(model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise TransferError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    check_module(model)
     if any(PLAN_ATTRIBUTE in m.__dict__ for m in model.modules()):
         raise AlreadyApplied(
             f"{type(model).__name__} is transferred already. For other groups: transfer_groups("
             "model, lr=...); to start anew: remove_transfer(model)"
         )
-    kind = type(model).__name__
-    wrapped = kind in ("OptimizedModule", "DistributedDataParallel", "FullyShardedDataParallel")
-    compiled = any(m._compiled_call_impl is not None for m in model.modules())
-    if wrapped or compiled or isinstance(model, torch.jit.ScriptModule):
-        raise TransferError(
-            f"{kind} is compiled or wrapped: its forward pass can no longer be edited. Call "
-            "apply_transfer on the plain model first, then compile or wrap it"
+    if (part := loose_part(model)) is not None:
+        raise AlreadyApplied(
+            f"{part} was copied out of a transferred model (to_hetero does that), with factors in "
+            "it. Build the model anew, call to_hetero first, then apply_transfer"
         )
+    kind = type(model).__name__
+    for name, module in model.named_modules():
+        if _is_wrapped(module):
+            raise TransferError(
+                f"{name or kind} is compiled or wrapped: its forward pass can no longer be edited. "
+                "Call apply_transfer on the plain model first, then compile or wrap it"
+            )
     parameters = list(model.parameters())
     if not parameters:
-        raise TransferError(f"{kind} has no parameters: there is nothing to transfer")
+        raise TransferError(
+            f"{kind} has no parameters: there is nothing to transfer. Pass the model you train"
+        )
     if not any(p.requires_grad for p in parameters):
         raise TransferError(
             f"all parameters of {kind} are frozen: model.requires_grad_(True) first"
         )
-    if any(p.is_meta for p in parameters):
+    meta = [n for n, t in (*model.named_parameters(), *model.named_buffers()) if t.is_meta]
+    if meta:
         raise TransferError(
-            f"{kind} lies on the meta device: it has no values to scale. Call "
+            f"{kind} lies on the meta device ({meta[0]}): it has no values to scale. Call "
             "model.to_empty(device=...) and initialise it first"
         )
     empty = [n for n, p in model.named_parameters()
-             if not isinstance(p, UninitializedParameter) and p.numel() == 0]  # fmt: skip
+             if not is_lazy(p) and p.numel() == 0]  # fmt: skip
     if empty:
-        raise TransferError(f"{empty[0]} has no elements: a layer of width zero cannot transfer")
+        raise TransferError(
+            f"{empty[0]} has no elements: a layer of width zero cannot transfer. Build the model "
+            "with sizes from 1 on"
+        )
 
 
-def _initialise_lazy(model: nn.Module, example: Any) -> None:
-    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
-        if example is None:
-            raise ExampleNeeded(
-                f"{type(model).__name__} has lazy layers, whose sizes only data can tell. Pass "
-                "what one call takes: apply_transfer(model, (x, edge_index))"
-            )
-        args, kwargs = as_call(model, example)
-        with untouched(model, attributes=False), torch.no_grad():
-            model(*args, **kwargs)
+def _is_wrapped(module: nn.Module) -> bool:
+    """Whether a forward pass was handed on to something that keeps what it has seen of it."""
+    kinds = {cls.__name__ for cls in type(module).__mro__}
+    return (
+        not kinds.isdisjoint(_WRAPPERS)
+        or isinstance(module, torch.jit.ScriptModule)
+        or module._compiled_call_impl is not None
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+    )
+
+
+_WRAPPERS = frozenset({"OptimizedModule", "DataParallel", "DistributedDataParallel"}) | frozenset(
+    {"FullyShardedDataParallel", "FSDPModule"}
+)
+
+
+def _is_lazy(model: nn.Module) -> bool:
+    return any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
+
+
+def _initialise_lazy(model: nn.Module, example: Any, options: Options, settings: Settings) -> None:
+    """Lazy layers get their sizes; in a copy first, so that a refusal finds the model lazy."""
+    if _is_lazy(model):
+        _prepare(_initialised(_lazy_copy(model), example), example, options, settings)
+        _initialised(model, example)
+
+
+def _lazy_copy(model: nn.Module) -> nn.Module:
+    """`copy.deepcopy`, which cannot copy lazy buffers by itself."""
+    empty: Any = UninitializedBuffer
+    lazy = (b for b in model.buffers() if is_lazy(b))
+    return copy.deepcopy(model, {id(b): empty(device=b.device, dtype=b.dtype) for b in lazy})
+
+
+def _initialised(model: nn.Module, example: Any) -> nn.Module:
+    if example is None:
+        raise ExampleNeeded(
+            f"{type(model).__name__} has lazy layers, whose sizes only data can tell. Pass "
+            "what one call takes: apply_transfer(model, (x, edge_index))"
+        )
+    args, kwargs = as_call(model, example)
+    with untouched(model, attributes=False), torch.no_grad(), explained(model, (args, kwargs)):
+        model(*args, **kwargs)
+    return model
 
 
 def _announce(plan: Plan, options: Options) -> None:
@@ -498,14 +558,15 @@ def _announce(plan: Plan, options: Options) -> None:
         )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+def _roles(roles: Any) -> dict[str, str]:
+    return as_table("roles", roles, "{'head.*': 'decoder'}")
 
 
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        listed = ", ".join(repr(a) for a in allowed)
-        raise TransferError(f"{name} must be one of {listed}, not {value!r}")
+def _check_factor(name: str, value: Any) -> None:
+    """A number that the forward pass or a learning rate is multiplied or divided by."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 1e-30 < value < 1e30:
+        raise TransferError(f"{name} must be a positive number, not {shown(value)}")
 
 
 __all__ = ["SurgeryError", "apply_transfer", "make_base_shapes", "plan_transfer", "remove_transfer"]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.transforms import BaseTransform
 
+from .arguments import as_list
 from .errors import TransferError
 
 Edges = tuple[Tensor, Tensor]
@@ -37,9 +38,16 @@ class NormalizeRows(BaseTransform):  # type: ignore[misc]  # PyG has no type hin
             raise TransferError(
                 f"NormalizeRows: attrs is the string {attrs!r}; write NormalizeRows([{attrs!r}])."
             )
-        self.attrs = list(attrs)
+        self.attrs = as_list("attrs", attrs, "['x']")
+        if not all(isinstance(name, str) for name in self.attrs):
+            raise TransferError("NormalizeRows: attrs are names: write NormalizeRows(['x']).")
 
     def forward(self, data: Any) -> Any:
+        if not hasattr(data, "stores"):
+            raise TransferError(
+                f"NormalizeRows takes a PyG data object, not {type(data).__name__}: "
+                "NormalizeRows()(data), or transform=NormalizeRows() in a dataset."
+            )
         found = [(s, key) for s in data.stores for key in self.attrs if s.get(key) is not None]
         if not found:
             raise TransferError(
@@ -90,6 +98,8 @@ def rows_of(x: Any, name: str, normalize: bool = True) -> Rows:
         normalize: Whether the factors bring the rows to |x_u|^2 = n0, or are 1.
     """
     x = as_matrix(x, name)
+    if x.is_meta:
+        raise TransferError(f"{name} lies on the meta device and has no values. Load the data.")
     if not x.size(0) or not x.size(1):
         raise TransferError(f"{name} has shape {list(x.shape)}; leave empty graphs out.")
     norms = _row_norms(x, name)
@@ -127,7 +137,8 @@ def operator_edges(
         name: What an error message calls the graph.
     """
     edges, weights = _edges_of(data, name)
-    if edges.dim() != 2 or edges.size(0) != 2 or edges.is_floating_point():
+    matrix = isinstance(edges, Tensor) and edges.dim() == 2
+    if not matrix or edges.size(0) != 2 or edges.is_floating_point():
         raise TransferError(f"{name}: edge_index is not [2, edges] integers: {_describe(edges)}.")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < n:
         low, high = int(edges.min()), int(edges.max())

@@ -105,6 +105,10 @@ class Uses:
     def _uses(self, node: Node) -> Iterator[Use]:
         args = [a.node if isinstance(a, Ref) else None for a in node.args]
         weights = [i for i, a in enumerate(args) if a is not None and a in self.axes]
+        if node.op in ("cat", "stack"):  # a token beside the nodes, an embedding beside the edges
+            for part in node.args[0]:
+                if isinstance(part, Ref) and part.node in self.axes:
+                    yield from self._vector(node, part.node)
         if not weights:
             return
         if node.op not in ops.KNOWN:

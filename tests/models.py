@@ -7,6 +7,7 @@ the same network with the factor on its branches written out: what a transfer ha
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ from torch_geometric.nn import (
 )
 from torch_geometric.utils import scatter, to_dense_batch
 
+from gnn_mup.plan import ParamRecord, Plan
+
 N0, EDGE, D, L, OUT = 7, 5, 16, 4, 3
 """Features of a node and of an edge, width, layers, outputs: no two are equal."""
 
@@ -58,6 +61,49 @@ class Expect:
     width: int = D
     unused: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def differences(plan: Plan, expected: Expect, every: bool = True) -> list[str]:
+    """Where a plan is not what was expected; ``every``: each parameter has to be named."""
+    found = {
+        "L": (plan.depth, expected.depth),
+        "D": (plan.width, expected.width),
+        "scaled": (sum(b.count for b in plan.scaled_branches()), expected.scaled),
+        "gamma": (plan.gamma != 1.0, expected.gamma),
+        "inserted": (plan.inserted, expected.inserted),
+        "left alone": ({b.what for b in plan.branches if b.factor == 1.0}, set(expected.left)),
+    }
+    if every:
+        unused = {name for name, record in plan.params.items() if not record.used}
+        found["unused"] = (unused, set(expected.unused))
+    wrong = [f"{key}: {is_}, not {wanted}" for key, (is_, wanted) in found.items() if is_ != wanted]
+    for key, lines, texts in (
+        ("notes", plan.notes, expected.notes),
+        ("warnings", plan.warnings, expected.warnings),
+    ):
+        if bool(lines) != bool(texts) or not all(any(t in line for line in lines) for t in texts):
+            wrong.append(f"{key}: {lines}, not {texts}")
+    matched = set()
+    for name, record in plan.params.items():
+        patterns = [k for k in expected.params if fnmatch.fnmatchcase(name, k)]
+        matched |= set(patterns)
+        if every and not patterns:
+            wrong.append(f"no expectation for {name}")
+        if patterns:
+            wrong += _misplaced(record, *expected.params[patterns[-1]].split())
+    named = {k for k, text in expected.params.items() if text != "any any"}
+    return wrong + [f"{pattern} is the name of nothing" for pattern in named - matched]
+
+
+def _misplaced(record: ParamRecord, role: str, kind: str, *numbers: str) -> list[str]:
+    wrong = []
+    if role != "any" and (record.role, record.kind) != (role, kind):
+        wrong.append(f"{record.name}: {record.role} {record.kind}, not {role} {kind}")
+    for number in numbers:
+        value = record.branches if number.startswith("n=") else record.fan_in
+        if value != float(number.removeprefix("n=")):
+            wrong.append(f"{record.name}: {value:g}, not {number}")
+    return wrong
 
 
 def graph() -> dict[str, Tensor]:
@@ -101,8 +147,8 @@ def layers(make: Callable[[], nn.Module], count: int = L) -> nn.ModuleList:
     return nn.ModuleList(make() for _ in range(count))
 
 
-def mlp(width: int = D, inner: int = 2 * D) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
+def mlp(width: int = D) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
 
 
 ENDS = {
@@ -203,12 +249,12 @@ class OGBStyle(Toy):
     )
     takes = ("x", "edge_index", "batch")
 
-    def __init__(self, residual: bool = True) -> None:
+    def __init__(self, width: int = D, depth: int = L, residual: bool = True) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GINConv(mlp(), train_eps=True))
-        self.bns = layers(lambda: nn.BatchNorm1d(D))
-        self.residual, self.num_layer, self.drop_ratio = residual, L, 0.5
+        self.start(width)
+        self.convs = layers(lambda: GINConv(mlp(width), train_eps=True), depth)
+        self.bns = layers(lambda: nn.BatchNorm1d(width), depth)
+        self.residual, self.num_layer, self.drop_ratio = residual, depth, 0.5
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         h_list = [self.enc(x)]
@@ -615,10 +661,10 @@ class Checkpointed(PreNorm):
 class GraphGymLayer(nn.Module):
     """Takes a batch, writes into it, hands it back."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D) -> None:
         super().__init__()
-        self.layer = GCNConv(D, D)
-        self.post_layer = nn.Sequential(nn.BatchNorm1d(D), nn.ReLU())
+        self.layer = GCNConv(width, width)
+        self.post_layer = nn.Sequential(nn.BatchNorm1d(width), nn.ReLU())
 
     def forward(self, batch: Any) -> Any:
         x_in = batch.x
@@ -640,10 +686,10 @@ class GraphGymStyle(Toy):
         }
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.layers = nn.Sequential(*(GraphGymLayer() for _ in range(L)))
+        self.start(width)
+        self.layers = nn.Sequential(*(GraphGymLayer(width) for _ in range(depth)))
 
     @classmethod
     def example(cls) -> tuple[Any, ...]:
@@ -685,10 +731,10 @@ class AugmentedAttribute(GraphGymStyle):
 class GatedGCNLayer(nn.Module):
     """Nodes and edges each on a stream of their own, passed as a tuple."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D) -> None:
         super().__init__()
-        self.A, self.B, self.C, self.U, self.V = (nn.Linear(D, D) for _ in range(5))
-        self.norm_x, self.norm_e = nn.BatchNorm1d(D), nn.BatchNorm1d(D)
+        self.A, self.B, self.C, self.U, self.V = (nn.Linear(width, width) for _ in range(5))
+        self.norm_x, self.norm_e = nn.BatchNorm1d(width), nn.BatchNorm1d(width)
 
     def forward(self, state: tuple[Tensor, Tensor], edge_index: Tensor) -> tuple[Tensor, Tensor]:
         x, e = state
@@ -718,11 +764,11 @@ class GatedGCN(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.edge_enc = nn.Linear(EDGE, D)
-        self.layers = layers(GatedGCNLayer)
+        self.start(width)
+        self.edge_enc = nn.Linear(EDGE, width)
+        self.layers = layers(lambda: GatedGCNLayer(width), depth)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         state = self.enc(x), self.edge_enc(edge_attr)
@@ -750,15 +796,16 @@ class MeshGraphNet(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.edge_enc = nn.Linear(EDGE, D)
-        self.edge_mlps = layers(lambda: self.normed_mlp(3 * D))
-        self.node_mlps = layers(lambda: self.normed_mlp(2 * D))
+        self.start(width)
+        self.edge_enc = nn.Linear(EDGE, width)
+        self.edge_mlps = layers(lambda: self.normed_mlp(3 * width, width), depth)
+        self.node_mlps = layers(lambda: self.normed_mlp(2 * width, width), depth)
 
-    def normed_mlp(self, width: int) -> nn.Sequential:
-        return nn.Sequential(nn.Linear(width, D), nn.ReLU(), nn.Linear(D, D), nn.LayerNorm(D))
+    def normed_mlp(self, size: int, width: int) -> nn.Sequential:
+        net = (nn.Linear(size, width), nn.ReLU(), nn.Linear(width, width), nn.LayerNorm(width))
+        return nn.Sequential(*net)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x, e = self.enc(x), self.edge_enc(edge_attr)
@@ -839,10 +886,12 @@ class GPS(Toy):
     takes = ("x", "edge_index", "batch")
     norm: ClassVar[str | None] = "batch_norm"
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GPSConv(D, GINConv(mlp()), heads=2, norm=self.norm))
+        self.start(width)
+        self.convs = layers(
+            lambda: GPSConv(width, GINConv(mlp(width)), heads=2, norm=self.norm), depth
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         x = self.enc(x)
@@ -891,17 +940,18 @@ class DeeperGCN(Toy):
     )
     block: ClassVar[str] = "res+"
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
+        self.start(width)
         self.layers = layers(
             lambda: DeepGCNLayer(
-                GENConv(D, D, learn_t=True, bias=True),
-                nn.LayerNorm(D),
+                GENConv(width, width, learn_t=True, bias=True),
+                nn.LayerNorm(width),
                 nn.ReLU(inplace=True),
                 block=self.block,
                 dropout=0.1,
-            )
+            ),
+            depth,
         )
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -947,10 +997,10 @@ class GCNII(Toy):
         notes=WIDTH_ONLY,
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = nn.ModuleList(GCN2Conv(D, 0.1, 0.5, i + 1) for i in range(L))
+        self.start(width)
+        self.convs = nn.ModuleList(GCN2Conv(width, 0.1, 0.5, i + 1) for i in range(depth))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = x0 = self.enc(x).relu()
@@ -1184,11 +1234,11 @@ class GatedUpdate(Toy):
         notes=(*WIDTH_ONLY, "no depth limit"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GCNConv(D, D))
-        self.gru = nn.GRUCell(D, D)
+        self.start(width)
+        self.convs = layers(lambda: GCNConv(width, width), depth)
+        self.gru = nn.GRUCell(width, width)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.enc(x)
@@ -1248,26 +1298,26 @@ class VirtualNode(Toy):
     )
     takes = ("x", "edge_index", "batch")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.virtual = nn.Embedding(1, D)
-        self.convs = layers(lambda: GINConv(mlp()))
-        self.bns = layers(lambda: nn.BatchNorm1d(D))
-        self.vn_mlps = layers(mlp, L - 1)
+        self.start(width)
+        self.virtual = nn.Embedding(1, width)
+        self.convs = layers(lambda: GINConv(mlp(width)), depth)
+        self.bns = layers(lambda: nn.BatchNorm1d(width), depth)
+        self.vn_mlps = layers(lambda: mlp(width), depth - 1)
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
         state = self.virtual(
             torch.zeros(int(batch[-1]) + 1, dtype=edge_index.dtype, device=edge_index.device)
         )
         h_list = [self.enc(x)]
-        for layer in range(L):
+        for layer in range(len(self.convs)):
             h_list[layer] = h_list[layer] + state[batch]
             h = self.bns[layer](self.convs[layer](h_list[layer], edge_index))
             h = F.dropout(F.relu(h), 0.5, training=self.training)
             h += h_list[layer]
             h_list.append(h)
-            if layer < L - 1:
+            if layer < len(self.vn_mlps):
                 pooled = global_mean_pool(h_list[layer], batch) + state
                 state = state + F.dropout(self.vn_mlps[layer](pooled), 0.5, training=self.training)
         return self.dec(global_mean_pool(h_list[-1], batch))
@@ -1275,10 +1325,10 @@ class VirtualNode(Toy):
     def by_hand(self, x: Tensor, edge_index: Tensor, batch: Tensor, f: float) -> Tensor:
         state = self.virtual(torch.zeros(3, dtype=torch.long))
         x = self.enc(x)
-        for layer in range(L):
+        for layer in range(len(self.convs)):
             x = x + f * state[batch]
             h = F.relu(self.bns[layer](self.convs[layer](x, edge_index)))
-            if layer < L - 1:
+            if layer < len(self.vn_mlps):
                 pooled = global_mean_pool(x, batch) + state
                 state = state + f * self.vn_mlps[layer](pooled)
             x = x + f * h
@@ -1327,11 +1377,11 @@ class SharedEdgeEncoder(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.edge_enc = nn.Linear(EDGE, D)
-        self.convs = layers(lambda: GINEConv(mlp()))
+        self.start(width)
+        self.edge_enc = nn.Linear(EDGE, width)
+        self.convs = layers(lambda: GINEConv(mlp(width)), depth)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x, e = self.enc(x), self.edge_enc(edge_attr)
@@ -1376,11 +1426,11 @@ class OwnEdgeEncoders(SharedEdgeEncoder):
 class CategoryConv(MessagePassing):
     """OGB's GIN layer: bond embeddings inside, ``(1 + eps) x`` and the MLP outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D) -> None:
         super().__init__(aggr="add")
-        self.mlp = mlp()
+        self.mlp = mlp(width)
         self.eps = nn.Parameter(torch.zeros(1))
-        self.bond_encoder = nn.ModuleList(nn.Embedding(6, D) for _ in range(2))
+        self.bond_encoder = nn.ModuleList(nn.Embedding(6, width) for _ in range(2))
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         embedding: Any = 0
@@ -1412,11 +1462,11 @@ class Categories(Toy):
     )
     takes = ("kind", "edge_index", "edge_kind", "batch")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.atoms = nn.ModuleList(nn.Embedding(6, D) for _ in range(2))
-        self.convs = layers(CategoryConv)
-        self.dec = nn.Linear(D, OUT)
+        self.atoms = nn.ModuleList(nn.Embedding(6, width) for _ in range(2))
+        self.convs = layers(lambda: CategoryConv(width), depth)
+        self.dec = nn.Linear(width, OUT)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
         h = sum(table(x[:, i]) for i, table in enumerate(self.atoms))
@@ -1448,10 +1498,10 @@ class Attention(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GATv2Conv(D, D // 2, heads=2, edge_dim=EDGE))
+        self.start(width)
+        self.convs = layers(lambda: GATv2Conv(width, width // 2, heads=2, edge_dim=EDGE), depth)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x = self.enc(x)
@@ -1481,10 +1531,10 @@ class Relations(Toy):
     takes = ("x", "edge_index", "edge_type")
     conv: ClassVar[type] = RGCNConv
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: self.conv(D, D, 4, num_bases=2))
+        self.start(width)
+        self.convs = layers(lambda: self.conv(width, width, 4, num_bases=2), depth)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         x = self.enc(x)
@@ -1521,10 +1571,12 @@ class GeneratedWeights(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: NNConv(D, D, nn.Linear(EDGE, D * D), aggr="add"))
+        self.start(width)
+        self.convs = layers(
+            lambda: NNConv(width, width, nn.Linear(EDGE, width * width), aggr="add"), depth
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x = self.enc(x)
@@ -1731,13 +1783,14 @@ class TransformerEncoder(Toy):
     takes = ("x", "batch")
     norm_first: ClassVar[bool] = False
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
+        self.start(width)
         self.layers = layers(
             lambda: nn.TransformerEncoderLayer(
-                D, 2, 2 * D, batch_first=True, norm_first=self.norm_first
-            )
+                width, 2, 2 * width, batch_first=True, norm_first=self.norm_first
+            ),
+            depth,
         )
 
     def forward(self, x: Tensor, batch: Tensor) -> Tensor:
@@ -1838,10 +1891,12 @@ class Reversible(Toy):
         width=D // 2,
     )
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: GroupAddRev(GCNConv(D // 2, D // 2), num_groups=2))
+        self.start(width)
+        self.convs = layers(
+            lambda: GroupAddRev(GCNConv(width // 2, width // 2), num_groups=2), depth
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = self.enc(x)
@@ -2014,10 +2069,12 @@ class DotAttention(Toy):
     )
     takes = ("x", "edge_index", "edge_attr")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = D, depth: int = L) -> None:
         super().__init__()
-        self.start()
-        self.convs = layers(lambda: TransformerConv(D, D // 2, heads=2, edge_dim=EDGE))
+        self.start(width)
+        self.convs = layers(
+            lambda: TransformerConv(width, width // 2, heads=2, edge_dim=EDGE), depth
+        )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         x = self.enc(x)

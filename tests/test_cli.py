@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gnn_mup import cli
-from gnn_mup.cli import Outcome, load_factory, main, plain
+from gnn_mup.cli import Outcome, main, plain
+from gnn_mup.cli.factories import build_model, load_factory
 from gnn_mup.errors import TransferError
 
 MODELS = """
@@ -122,7 +123,7 @@ def test_arguments(argv: list[str], message: str, capsys: pytest.CaptureFixture[
 
 def test_unknown_factory(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(args: argparse.Namespace) -> Outcome:
-        cli.build_model("my_models:smal")
+        build_model("my_models:smal")
         raise AssertionError
 
     with pytest.MonkeyPatch.context() as patch:
@@ -228,7 +229,7 @@ def test_a_module_that_raises(models: Path, text: str, source: str, message: str
 )
 def test_build_model_says_what_is_wrong(models: Path, text: str, message: str) -> None:
     with pytest.raises(TransferError, match=message):
-        cli.build_model(text)
+        build_model(text)
 
 
 # ---------------------------------------------------------------------------- the commands

@@ -26,7 +26,7 @@ from gnn_mup.diagnostics import (
     decay_check,
     probe_batch,
 )
-from gnn_mup.diagnostics.layers import at, folded, layers_of, places
+from gnn_mup.diagnostics.layers import Layer, at, folded, layers_of, places
 from gnn_mup.diagnostics.record import Recorder
 from gnn_mup.diagnostics.slopes import (
     FAIL,
@@ -518,8 +518,8 @@ def test_status_of_a_slope(value: float, spread: float, status: str) -> None:
 
 
 def test_what_is_expected() -> None:
-    def expect(layer: str, role: str, kind: str, axis: str, late: bool = False, steps: int = 3):
-        return expectation(layer, role, kind, axis, late, steps, False)
+    def expect(name: str, role: str, kind: str, axis: str, steps: int = 3, **what: bool):
+        return expectation(Layer(name, role, **what), kind, axis, steps, False)
 
     assert expect("branch of x", "branch", "branch", "depth") == (-1.0, "both")
     assert expect("branch of x", "branch", "branch", "width") == (0.0, "both")
@@ -528,6 +528,10 @@ def test_what_is_expected() -> None:
     assert expect("att", "residual", "own", "width", late=True) == (0.0, "up")
     assert expect("att", "residual", "own", "width", late=True, steps=25) == (0.0, "both")
     assert expect("enc", "encoder", "gradient", "width") == (0.0, "")
+    assert expect("branch of pos", "branch", "branch", "width", late=True) == (0.0, "up")
+    assert expect("nn", "residual", "features", "width", generates=True) == (-0.5, "both")
+    assert expect("nn", "residual", "own", "width", generates=True) == (-1.0, "both")
+    assert expect("nn", "residual", "own", "depth", generates=True) == (0.0, "both")
 
 
 def test_not_enough_data() -> None:
@@ -543,7 +547,8 @@ def test_names_and_fractions() -> None:
     assert folded("branch of convs.0.lin") == "branch of convs.*.lin"
     found = layers_of(["convs.0.att_src", "layers.1.lin_key.weight", "convs.0.lin.weight"], None)
     assert [layer.late for layer in found.values()] == [True, True, False]
-    assert places("stream", [4, 8]) == {"1/4": 0.25, "1/2": 0.5, "end": 1.0}
+    assert places("stream", [5, 8]) == {"1/4": 0.25, "1/2": 0.5, "end": 1.0}
+    assert places("stream 2", [4, 8]) == {"1/2": 0.5, "end": 1.0}
     assert places("convs.*", [4, 8]) == {"first": 0.0, "middle": 0.5, "last": 1.0}
     assert places("enc", [1, 1]) == {"": 0.0}
     assert at({0.0: 1.0, 1.0: 4.0}, 0.5) == pytest.approx(1.0)

@@ -248,6 +248,22 @@ def test_cells_that_are_stored_are_not_run_again(tmp_path: Path) -> None:
         again(weight_decay=0.1)
 
 
+def test_weight_decay_may_follow_the_learning_rate(tmp_path: Path) -> None:
+    seen = {}
+
+    def fit(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> float:
+        group = optimizer.param_groups[0]
+        seen[group["lr"]] = group["weight_decay"]
+        return 1.0
+
+    def constant_product(lr: float) -> float:
+        return 0.01 / lr
+
+    sweep(Net, fit, sizes=[4], lrs=[0.125, 0.5], transfer=False, optimizer="adamw",
+          weight_decay=constant_product, storage=tmp_path / "s.db", progress=False)  # fmt: skip
+    assert seen == {0.125: 0.08, 0.5: 0.02}
+
+
 def test_diverged_runs_are_recorded(tmp_path: Path) -> None:
     def fit(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> dict[str, float]:
         rate = optimizer.param_groups[0]["lr"]

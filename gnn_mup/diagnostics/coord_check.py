@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_mup import TransferError
+from gnn_mup.arguments import check_module, check_number
 from gnn_mup.example import as_call
 
 from .report import CoordReport, Record
@@ -63,6 +64,7 @@ def coord_check(
         progress: True for a bar, or a function of (runs done, runs to do).
         arguments: what else goes to `apply_transfer` (``residual=``, ``gamma=``, ``roles=`` ...).
     """
+    check_number("tolerance", tolerance)
     task = Task(build, gather(batches, steps), steps, lr, optimizer, loss, step, weight_decay)
     task.transfer, task.arguments = transfer, arguments
     runs, settings = prepared(task, widths, depths, grid, seeds)
@@ -76,6 +78,7 @@ def coord_check(
 
 def probe_batch(model: nn.Module) -> tuple[Any, Tensor]:
     """A small random graph that the model accepts, and a target for what it returns."""
+    check_module(model, "probe_batch(model)")
     args, kwargs = as_call(model, None)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

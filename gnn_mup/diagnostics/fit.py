@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data.data import BaseData
 
+from gnn_mup.arguments import check_function, check_number, check_size, shown
 from gnn_mup.errors import TransferError
 from gnn_mup.example import as_call
 
-from .losses import data_loss, default_loss
+from .losses import check_batch, check_loss, data_loss, default_loss
 from .tensors import first_tensor
 
 Measure = Callable[[Any, Any], Any]
@@ -58,6 +59,23 @@ class Fit:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise TransferError("Fit: say how long to train, steps=... or epochs=...")
+        for name, batches in (("train", self.train), ("valid", self.valid)):
+            listed = isinstance(batches, Iterable) and not isinstance(batches, str | Tensor)
+            if not listed and not (name == "valid" and batches is None):
+                raise TransferError(
+                    f"Fit: {name} must be a loader or a list of batches, not {shown(batches)}"
+                )
+        for name, function in (("loss", self.loss), ("metric", self.metric),
+                               ("schedule", self.schedule)):  # fmt: skip
+            if function is not None:
+                check_function(f"Fit: {name}", function, "see help(Fit)")
+        if self.steps is not None:
+            check_size("Fit: steps", self.steps)
+        for name, number in (("epochs", self.epochs), ("average", self.average)):
+            if number is not None:
+                check_number(f"Fit: {name}", number)
+        if self.every is not None:
+            check_size("Fit: every", self.every)
         if isinstance(self.train, Iterator):
             raise TransferError("Fit: train is used up after one run: pass a loader or a list")
         if self.total < 1:
@@ -83,7 +101,14 @@ class Fit:
     @property
     def example(self) -> Any:
         """The inputs of the first batch, for `apply_transfer`."""
-        return _inputs(next(iter(self.train)))
+        return _inputs(self._first)
+
+    @property
+    def _first(self) -> Any:
+        for batch in self.train:
+            check_batch(batch)
+            return batch
+        raise TransferError("Fit: train holds no batch: pass a loader or a list with one at least")
 
     def describe(self) -> str:
         """What makes two fits the same experiment, as far as it can be told."""
@@ -117,11 +142,12 @@ class Fit:
 
     def update(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
         """One step; returns the loss before it."""
+        check_batch(batch)
         batch = _to(batch, model)
         args, kwargs = as_call(model, _inputs(batch))
         optimizer.zero_grad(set_to_none=True)
         value = self._loss(model(*args, **kwargs), batch)
-        value.backward()
+        check_loss(value).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return float(value.detach())
 
@@ -175,7 +201,7 @@ class Fit:
     def _validates(self) -> bool:
         if self.valid is not None:
             return True
-        first = next(iter(self.train))
+        first = self._first
         return isinstance(first, BaseData) and getattr(first, "val_mask", None) is not None
 
     @property
@@ -184,9 +210,9 @@ class Fit:
             return self.maximize
         if self.metric is not None:
             return False
-        first = next(chain([] if self.valid is None else iter(self.valid), iter(self.train)))
+        first = next(chain([] if self.valid is None else iter(self.valid), [self._first]))
         target = first.y if isinstance(first, BaseData) else first[1]
-        return not target.is_floating_point()
+        return isinstance(target, Tensor) and not target.is_floating_point()
 
 
 def _mean(values: list[float]) -> float:

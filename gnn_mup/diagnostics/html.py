@@ -49,7 +49,8 @@ def as_html(report: CoordReport) -> str:
     lines += [
         picture,
         "<p>Every line is divided by its value at the smallest size. What transfers stays in the "
-        "grey wedge; the number beside a line is its slope, a power of the size.</p>",
+        "grey wedge; the number beside a line is its slope, a power of the size (in the tables "
+        "below with its 99 % interval).</p>",
         _list(report.notes),
         _table("Slopes that are judged", [s for s in report.all_slopes if s.side]),
         _table("Slopes for information", [s for s in report.all_slopes if not s.side]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,19 +17,22 @@ from gnn_mup import Plan
 
 STREAM, OUTPUT = "stream", "output"
 
+_PACKED = re.compile(r"in_proj_weight\.[qk]$")
 _LATE = re.compile(
     r"(^|[._])(att|att_src|att_dst|att_edge|attention|q|k|query|key|lin_q|lin_k|lin_query|lin_key"
-    r"|q_proj|k_proj|q_lin|k_lin|lin_src_key|kqv_lin|\w*gate\w*)($|[._ ])"
+    r"|q_proj|k_proj|q_lin|k_lin|lin_src_key|lin_dst|kqv_lin|\w*gate\w*)($|[._ ])"
 )
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Where a recorded name belongs: its folded name, its role, and whether it wakes up late."""
+    """Where a recorded name belongs: its folded name, its role, whether it wakes up late, and
+    whether its output serves as a matrix."""
 
     group: str
     role: str
     late: bool = False
+    generates: bool = False
 
 
 def short(name: str) -> str:
@@ -38,9 +41,9 @@ def short(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """The name with its first number left open: ``convs.0.nn.2`` -> ``convs.*.nn.2``, ``gcl_0.w`` ->
-    ``gcl_*.w``."""
-    return re.sub(r"(^|\.|\s)\d+(?=\.|$)", r"\1*", name, count=1)
+    """The name with its first number left open: ``convs.0.nn.2`` -> ``convs.*.nn.2``; a number that
+    ends a name counts as well, ``gcl_0.w`` -> ``gcl_*.w``."""
+    return re.sub(r"((?:^|[.\s])(?:[^.\s]*_)?)\d+(?=\.|$)", r"\1*", name, count=1)
 
 
 def layers_of(names: Sequence[str], plan: Plan | None) -> dict[str, Layer]:
@@ -49,8 +52,8 @@ def layers_of(names: Sequence[str], plan: Plan | None) -> dict[str, Layer]:
     for name in names:
         if name == OUTPUT:
             found[name] = Layer(OUTPUT, OUTPUT)
-        elif name.startswith(f"{STREAM}."):
-            found[name] = Layer(STREAM, STREAM)
+        elif re.match(rf"{STREAM}( \d+)?\.", name):
+            found[name] = Layer(name.partition(".")[0], STREAM)
         else:
             found[name] = _layer(name, plan)
     return _told_apart(found)
@@ -59,13 +62,15 @@ def layers_of(names: Sequence[str], plan: Plan | None) -> dict[str, Layer]:
 def _layer(name: str, plan: Plan | None) -> Layer:
     prefix, bare = ("branch of ", name.removeprefix("branch of ")) if " of " in name else ("", name)
     record = plan.params.get(re.sub(r"(in_proj_weight)\.[qkv]$", r"\1", bare)) if plan else None
-    role, late = "layer", bool(_LATE.search(short(bare)))
-    if record is not None:
+    role, late, generates = "layer", bool(_LATE.search(short(bare))), False
+    if plan is not None and record is not None:
         role = record.role.value
-        late |= role == "residual" and record.kind.value == "width-out"
+        score = role == "residual" and record.kind.value == "width-out"
+        late = (not prefix and (bare in plan.scores or _PACKED.search(bare) is not None)) or score
+        generates = record.kind.value.startswith("generated")
     if prefix:
         role = "branch"
-    return Layer(prefix + folded(short(bare)), role, late)
+    return Layer(prefix + folded(short(bare)), role, late, generates)
 
 
 def _told_apart(found: dict[str, Layer]) -> dict[str, Layer]:
@@ -76,17 +81,23 @@ def _told_apart(found: dict[str, Layer]) -> dict[str, Layer]:
     return {
         name: layer
         if len(roles[layer.group]) == 1
-        else Layer(f"{layer.group} ({layer.role})", layer.role, layer.late)
+        else replace(layer, group=f"{layer.group} ({layer.role})")
         for name, layer in found.items()
     }
+
+
+def is_stream(group: str) -> bool:
+    """``stream``, or ``stream 2`` for the second sum of every block."""
+    return re.fullmatch(rf"{STREAM}( \d+)?", group) is not None
 
 
 def places(group: str, counts: Sequence[int]) -> dict[str, float]:
     """At which fractions a folded layer is read, from how many of it each run has."""
     fewest, most = min(counts), max(counts)
-    if group == STREAM:
+    if is_stream(group):
         named = {"1/4": 0.25, "1/2": 0.5, "end": 1.0}
-        return {k: v for k, v in named.items() if v * fewest >= 1 or k == "end"}
+        # The first layer stands behind the encoder, all others behind a layer and its norm.
+        return {k: v for k, v in named.items() if v * fewest > 1 or k == "end"}
     if most == 1:
         return {"": 0.0}
     if fewest > 2:
@@ -104,6 +115,6 @@ def at(values: Mapping[float, float], fraction: float) -> float:
 
 def fractions(group: str, names: Sequence[str]) -> dict[str, float]:
     """How far along each name lies, by the order in which they ran."""
-    if group == STREAM:
+    if is_stream(group):
         return {name: (i + 1) / len(names) for i, name in enumerate(names)}
     return {name: i / max(len(names) - 1, 1) for i, name in enumerate(names)}

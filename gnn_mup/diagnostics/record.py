@@ -10,6 +10,7 @@ number of rows of the initial features.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,6 +89,7 @@ class Recorder(TorchFunctionMode):
         self.values: list[Value] = []
         self._initial: dict[tuple[str, int], Tensor] = {}
         self._calls: dict[str, int] = {}
+        self._places: dict[str, tuple[str, int, int]] = {}
         self._scratch = torch.empty(0)
         self._literal: tuple[Tensor | None, int] = (None, 0)
         self._step, self._open, self._order, self._sums, self._last = -1, False, 0, 0, ""
@@ -150,8 +152,8 @@ class Recorder(TorchFunctionMode):
         if name == "multi_head_attention_forward":
             with self:
                 return transparent(func)(*args, **kwargs)
-        if name in _SUMS and len(args) > 1 and self._is_residual():
-            return self._sum(func, args, kwargs)
+        if name in _SUMS and len(args) > 1 and (place := self._residual_place()):
+            return self._sum(func, args, kwargs, place)
         out = func(*args, **kwargs)
         if name in _SCALINGS and args[0] is self._literal[0]:
             self._scale(name, args[1] if len(args) > 1 else None)
@@ -163,8 +165,8 @@ class Recorder(TorchFunctionMode):
         owners = [self._owner(value) for value in args]
         index = next((i for i, owner in enumerate(owners) if owner), -1)
         parameter = owners[index] if index >= 0 else None
-        if parameter is None:
-            return
+        if parameter is None or sum(owner is not None for owner in owners) > 1:
+            return  # bases put together, learned queries: weights among themselves
         weight = args[index]
         if name in _TIMES and (weight.dim() < 3 or weight.shape[0] != 1):
             return  # a gain, a mask, a scaled weight: no contraction
@@ -239,20 +241,21 @@ class Recorder(TorchFunctionMode):
 
     # -- the stream ---------------------------------------------------------------------------
 
-    def _is_residual(self) -> bool:
-        """Whether the sum that runs now stands at a known place, or is one that we edited."""
+    def _residual_place(self) -> tuple[str, int, int] | None:
+        """Where the sum that runs now stands, if at a known place, or if it is one we edited."""
         frame = sys._getframe(2)
+        edited = False
         for _ in range(3):
             code = frame.f_code
-            edited = code.co_filename == EDITED
             if edited or (code.co_filename, frame.f_lineno) in self.sums:
-                return True
+                return code.co_filename, code.co_firstlineno, frame.f_lasti
             if frame.f_back is None:
-                return False
+                return None
+            edited = code.co_filename == EDITED
             frame = frame.f_back
-        return False
+        return None
 
-    def _sum(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _sum(self, func: Any, args: Any, kwargs: Any, place: tuple[str, int, int]) -> Any:
         left, right = args[0], args[1]
         if not (isinstance(left, Tensor) and isinstance(right, Tensor) and left.dim() > 1):
             return func(*args, **kwargs)
@@ -264,6 +267,7 @@ class Recorder(TorchFunctionMode):
         out: Tensor = func(*args, **kwargs)
         with torch.no_grad():
             name, stream = f"stream.{self._sums}", out.detach()
+            self._places[name] = place
             self._sums += 1
             self._features(name, stream)
             self._note(name, "active", active(thinned(stream, self.own_rows)))
@@ -320,6 +324,20 @@ class Recorder(TorchFunctionMode):
                 handle.remove()
 
     # -- keeping ------------------------------------------------------------------------------
+
+    def finished(self) -> list[Value]:
+        """All values; where a block has several sums, each has a stream of its own: what stands
+        before a norm is not compared with what stands behind it, nor nodes with edges."""
+        count = Counter(self._places.values())
+        if len(count) < 2 or max(count.values()) < 2:  # one sum a block, or layers written out
+            return self.values
+        number = {place: i for i, place in enumerate(dict.fromkeys(self._places.values()))}
+        names, seen = {}, Counter[int]()
+        for name, place in self._places.items():
+            which = number[place]
+            names[name] = f"stream {which + 1}.{seen[which]}" if which else f"stream.{seen[which]}"
+            seen[which] += 1
+        return [v._replace(name=names.get(v.name, v.name)) for v in self.values]
 
     def _features(self, name: str, out: Tensor) -> None:
         if not out.is_floating_point():

@@ -106,7 +106,7 @@ class CoordReport:
                 continue
             layer = layers[group]
             low, high = line.interval(usual.get(FAMILIES.get(kind, kind), 0.0))
-            expected, side = expectation(group, layer.role, kind, axis, layer.late, steps, coupled)
+            expected, side = expectation(layer, kind, axis, steps, coupled)
             found = Slope(
                 group, place, kind, axis, line.slope, low, high, expected, side, layer.role
             )
@@ -132,6 +132,14 @@ class CoordReport:
 
     @functools.cached_property
     def verdict(self) -> Verdict:
+        """The conclusion over all sizes."""
+        return self._conclusion(self.all_slopes)
+
+    def over(self, axis: str) -> Verdict:
+        """The conclusion over one axis alone: "width" or "depth"."""
+        return self._conclusion([s for s in self.all_slopes if s.axis == axis])
+
+    def _conclusion(self, slopes: Sequence[Slope]) -> Verdict:
         s = self.settings
         depths = "" if not s.get("depths") else f", depths {_range(s['depths'])}"
         seeds = len(s.get("seeds", ()))
@@ -139,7 +147,7 @@ class CoordReport:
             f"widths {_range(s.get('widths', ()))}{depths}, {s.get('steps')} steps of "
             f"{s.get('optimizer')}, {seeds} seed{'s' if seeds != 1 else ''}"
         )
-        return conclude(self.all_slopes, self.ratios, self.alive, checked, self.faintest)
+        return conclude(slopes, self.ratios, self.alive, checked, self.faintest)
 
     @property
     def slopes(self) -> pd.DataFrame:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch_geometric.data.data import BaseData
 
 from gnn_mup import (
@@ -22,9 +25,12 @@ from gnn_mup import (
     plan_transfer,
     transfer_groups,
 )
+from gnn_mup.arguments import as_list, check_function, check_size, check_takes
 from gnn_mup.example import as_call
+from gnn_mup.groups import PLAN_ATTRIBUTE
+from gnn_mup.plan import Settings
 
-from .losses import data_loss, default_loss
+from .losses import check_batch, check_loss, data_loss, default_loss
 from .record import Place, Recorder
 from .report import Record, collected
 from .tensors import edges_of
@@ -57,6 +63,7 @@ class Task:
     plans: dict[int | None, Plan | None] = field(default_factory=dict)
     bases: dict[int | None, Any] = field(default_factory=dict)
     ready: tuple[Size, nn.Module] | None = None
+    counts: dict[Size, int] = field(default_factory=dict)
 
     def run(self, seed: int, size: Size) -> list[Record]:
         """Build, transfer, train a few steps, record."""
@@ -71,7 +78,7 @@ class Task:
             for group in optimizer.param_groups:
                 decay.update({names[id(p)]: group["lr"] * group["weight_decay"]
                               for p in group["params"] if id(p) in names})  # fmt: skip
-        return collected(recorder.values, plan, (seed, *size), losses, decay)
+        return collected(recorder.finished(), plan, (seed, *size), losses, decay)
 
     def start(self, seed: int, size: Size) -> tuple[nn.Module, list[dict[str, Any]], Plan | None]:
         """A model of this size under the parameterization that is tested."""
@@ -105,13 +112,15 @@ class Task:
         return model.train(), groups
 
     def model(self, size: Size) -> nn.Module:
-        model = self.build(size[0]) if size[1] is None else self.build(*size)
-        if not isinstance(model, nn.Module):
-            raise TransferError(
-                f"build({', '.join(str(s) for s in size if s is not None)}) returned "
-                f"{type(model).__name__}, not a torch.nn.Module"
-            )
-        return model.train()
+        model = fresh_model(self.build, *(s for s in size if s is not None)).train()
+        self.counts[size] = sum(p.numel() for p in model.parameters() if not is_lazy(p))
+        for (width, depth), count in self.counts.items():
+            if count == self.counts[size] and width != size[0] and depth == size[1]:
+                raise TransferError(
+                    f"build makes the same model for widths {width} and {size[0]}: let it use the "
+                    "width that it is called with"
+                )
+        return model
 
     def groups(self, model: nn.Module, inputs: Any, size: Size) -> list[dict[str, Any]]:
         """The parameterization under test: changes the model, gives its parameter groups."""
@@ -119,8 +128,7 @@ class Task:
         family = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
         how = {"lr": self.lr, "optimizer": family, "weight_decay": self.weight_decay}
         if callable(self.transfer):
-            groups = self.transfer(model, inputs)
-            return groups if isinstance(groups, list) else list(groups)
+            return parameter_groups(self.transfer(model, inputs))
         if self.transfer is False:
             rest = {"lr": self.lr, "weight_decay": self.weight_decay}
             return [{"params": [p for p in model.parameters() if p.requires_grad], **rest}]
@@ -188,7 +196,7 @@ class Task:
         args, kwargs = as_call(model, inputs_of(batch))
         optimizer.zero_grad(set_to_none=True)
         value = self.value(model(*args, **kwargs), batch)
-        torch.autograd.backward(value)
+        torch.autograd.backward(check_loss(value))
         optimizer.step()
         return float(value.detach())
 
@@ -218,6 +226,48 @@ def make_optimizer(optimizer: Any, groups: Any) -> torch.optim.Optimizer:
     return made
 
 
+def fresh_model(build: Callable[..., nn.Module], *size: int) -> nn.Module:
+    """``build(*size)``, which must be a model, and not one that was trained already."""
+    model = build(*size)
+    called = f"build({', '.join(map(str, size))})"
+    if not isinstance(model, nn.Module):
+        raise TransferError(
+            f"{called} returned {type(model).__name__}, not a torch.nn.Module: end it with "
+            "return model"
+        )
+    if any(PLAN_ATTRIBUTE in module.__dict__ for module in model.modules()):
+        raise TransferError(
+            f"{called} returned a model that is transferred already: make a fresh one in every "
+            "call, and leave apply_transfer to the check"
+        )
+    return model
+
+
+def check_build(build: Any, *size: int) -> None:
+    """Refuse what cannot be called with a size, or does not look at it."""
+    check_function("build", build, "build(width, depth) that returns a model")
+    check_takes(build, "build", *size)
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse what `apply_transfer` does not take, before anything is trained."""
+    known = inspect.signature(apply_transfer).parameters
+    for name in arguments:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            raise TransferError(
+                f"there is no argument {name!r}, here or in apply_transfer. Is {near[0]} meant?"
+            )
+
+
+def parameter_groups(groups: Any) -> list[dict[str, Any]]:
+    """What a parameterization of the user's own returned."""
+    found = groups if isinstance(groups, list) else as_list("transfer's result", groups, "[{...}]")
+    if not found:
+        raise TransferError("transfer returned no parameter groups: [{'params': [...], 'lr': ...}]")
+    return found
+
+
 # -- what comes in, what goes out -----------------------------------------------------------------
 
 
@@ -235,10 +285,12 @@ def _sums_of(plan: Plan | None) -> set[Place]:
 
 
 def gather(batches: Any, steps: int) -> list[Any]:
+    check_size("steps", steps, 0)
     if isinstance(batches, BaseData) or (isinstance(batches, tuple) and len(batches) == 2):
         return [batches]
     if isinstance(batches, torch.utils.data.DataLoader):
-        found = [b for b, _ in zip(batches, range(steps), strict=False)]
+        with torch.random.fork_rng(devices=[]):
+            found = [b for b, _ in zip(batches, range(steps), strict=False)]
     else:
         found = list(batches) if isinstance(batches, list | tuple) else []
     if not found:
@@ -247,12 +299,7 @@ def gather(batches: Any, steps: int) -> list[Any]:
             "object, or a list or loader of those"
         )
     for batch in found:
-        pair = isinstance(batch, tuple | list) and len(batch) == 2
-        if not pair and not isinstance(batch, BaseData):
-            raise TransferError(
-                "a batch must be a pair (inputs, target) or a data object, not "
-                f"{type(batch).__name__}"
-            )
+        check_batch(batch)
     return found
 
 
@@ -261,11 +308,13 @@ def inputs_of(batch: Any) -> Any:
 
 
 def _sizes(widths: Sequence[int], depths: Sequence[int] | None, grid: str) -> list[Size]:
+    given = {"widths": widths, **({} if depths is None else {"depths": depths})}
+    for name, sizes in given.items():
+        listed = as_list(name, sizes, "[32, 64, 128]")
+        if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in listed):
+            raise TransferError(f"{name} must be whole numbers from 1 on, not {listed}")
     wide = sorted(set(widths))
     deep: list[int | None] = [None] if depths is None else [*sorted(set(depths))]
-    for name, sizes in (("widths", wide), ("depths", [d for d in deep if d is not None])):
-        if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
-            raise TransferError(f"{name} must be whole numbers from 1 on, not {sizes}")
     if not wide or not deep or grid not in ("cross", "full"):
         raise TransferError("widths and depths must not be empty; grid is 'cross' or 'full'")
     if grid == "full":
@@ -284,7 +333,13 @@ def prepared(
     sizes = _sizes(widths, depths, grid)
     wide = sorted(set(widths))
     task.smallest = (wide[0], wide[1] if len(wide) > 1 else 0)
-    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    chosen = chosen_seeds(seeds)
+    check_build(task.build, *(s for s in sizes[0] if s is not None))
+    check_arguments(task.arguments)
+    Settings(lr=task.lr, weight_decay=task.weight_decay)
+    for name, function in (("loss", task.loss), ("step", task.step)):
+        if function is not None:
+            check_function(name, function, "loss(output, target) or step(model, optimizer, batch)")
     if not chosen or task.steps < 1:
         raise TransferError(f"a check needs a seed and a step: {task.steps} steps, seeds={seeds!r}")
     transfer = task.transfer
@@ -300,6 +355,15 @@ def prepared(
         "coupled": _name(task.optimizer).lower() == "adam",
     }
     return [(seed, size) for size in reversed(sizes) for seed in chosen], settings
+
+
+def chosen_seeds(seeds: Any) -> list[int]:
+    """So many from 0 on, or those in a list."""
+    whole = isinstance(seeds, int) and not isinstance(seeds, bool)
+    found = list(range(seeds)) if whole else as_list("seeds", seeds, "[0, 1, 2]")
+    for seed in found:
+        check_size("a seed", seed, 0)
+    return found
 
 
 def named(

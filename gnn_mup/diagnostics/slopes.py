@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .layers import OUTPUT
+from .layers import OUTPUT, Layer
 
 PASS, FAIL, UNSURE = "pass", "fail", "not enough data"
 
 LATE_STEPS = 25
 """From here on the slopes of attention vectors, queries, keys and gates mean something."""
 
+
+CONFIDENCE = 0.99
+"""Of the intervals. A report judges some forty slopes: at 95 % two would be off by chance."""
 
 PRIOR = 4
 FAMILIES = {"own": "update", "change": "update", "features": "start", "branch": "start"}
@@ -59,7 +62,7 @@ class Fit:
     free: int
 
     def interval(self, usual: float = 0.0) -> tuple[float, float]:
-        """95 % interval. ``usual`` is the variance that layers of this report usually have.
+        """The interval. ``usual`` is the variance that layers of this report usually have.
 
         Of two seeds and two sizes one degree of freedom is left, and among fifty layers some
         agree with themselves by chance; so the layer's own variance is averaged with the usual
@@ -111,23 +114,26 @@ def usual_variances(fits: Iterable[tuple[str, str, Fit]]) -> dict[str, float]:
 def _student(free: int) -> float:
     from scipy.stats import t
 
-    return float(t.ppf(0.975, free))
+    return float(t.ppf((1 + CONFIDENCE) / 2, free))
 
 
-def expectation(
-    layer: str, role: str, kind: str, axis: str, late: bool, steps: int, coupled: bool
-) -> tuple[float, str]:
+def expectation(layer: Layer, kind: str, axis: str, steps: int, coupled: bool) -> tuple[float, str]:
     """Expected slope, and from which sides it is judged.
 
-    Residual contributions fall like 1/L; the output at initialisation falls with the width;
-    attention vectors, queries, keys and gates move late; everything else stays.
+    Residual contributions fall like 1/L; the output at initialisation falls with the width, and so
+    does a branch that ends in one number; what serves as a D x D matrix has entries that fall like
+    1/sqrt(D) and move like 1/D; attention vectors, queries, keys and gates move late; everything
+    else stays.
     """
+    late, role = layer.late, layer.role
     if kind == "branch":
-        return (-1.0, "both") if axis == "depth" else (0.0, "both")
+        return (-1.0 if axis == "depth" else 0.0), "up" if late else "both"
+    if layer.generates and axis == "width" and kind in ("features", "change", "own"):
+        return (-0.5 if kind == "features" else -1.0), "both"
     if kind in ("decay", "forgotten"):
         return 0.0, "" if coupled else "both"
     if kind == "features":
-        if role in ("decoder", OUTPUT) or layer == OUTPUT:
+        if role in ("decoder", OUTPUT):
             return 0.0, "up"
         return 0.0, "up" if late else "both"
     if kind in ("change", "own"):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnn_mup.arguments import as_path
 from gnn_mup.errors import TransferError
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def open_store(
 
         lock = FileLock(f"{file}.claim", poll_interval=0.01)  # not .lock: a journal has its own
     with lock:
-        made = backend()
+        made = _made(backend, where)
         study = _study_id(made, name, where, create)
         known = made.get_study_user_attrs(study).get("settings")
         if known is None and settings is not None:
@@ -88,7 +89,7 @@ def _backend(storage: Any, name: str, create: bool) -> tuple[Any, str, str | Non
 
     if isinstance(storage, optuna.storages.BaseStorage):
         return lambda: storage, type(storage).__name__, None
-    text = f"gnn-mup-{name}.db" if storage is None else str(storage)
+    text = f"gnn-mup-{name}.db" if storage is None else as_path("storage", storage)
     if text == ":memory:":
         return optuna.storages.InMemoryStorage, text, None
     if "://" not in text:
@@ -102,6 +103,18 @@ def _backend(storage: Any, name: str, create: bool) -> tuple[Any, str, str | Non
     file = text.removeprefix("sqlite:///") if text.startswith("sqlite:///") else None
     patient = {"connect_args": {"timeout": 120}} if file else {}
     return lambda: get_storage(optuna.storages.RDBStorage(text, patient)), file or text, file
+
+
+def _made(backend: Any, where: str) -> BaseStorage:
+    try:
+        made: BaseStorage = backend()
+    except Exception as error:  # whatever a database makes of a name or a file
+        why = str(error).splitlines()[0]
+        raise TransferError(
+            f"{where} cannot be used as a storage ({why}). Pass the name of a file that is new or "
+            "was written by a sweep, ':memory:', or a URL of Optuna's"
+        ) from error
+    return made
 
 
 def _journal(path: str) -> BaseStorage:

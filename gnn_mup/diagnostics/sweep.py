@@ -11,9 +11,12 @@ import torch
 from torch import nn
 
 from gnn_mup import TransferError, TransferWarning
+from gnn_mup.arguments import as_list, check_number
+from gnn_mup.plan import Settings
 
 from .cells import Cell, Queue
 from .fit import Fit
+from .runs import check_arguments, check_build, chosen_seeds
 from .store import Store, open_store, results
 from .sweep_numbers import volume
 from .sweep_report import SweepReport
@@ -33,7 +36,7 @@ def sweep(
     seeds: int | Sequence[int] = 1,
     transfer: How | Sequence[Any] | Mapping[str, How] = True,
     optimizer: Any = "adam",
-    weight_decay: float = 0.0,
+    weight_decay: float | Callable[[float], float] = 0.0,
     example: Any = None,
     storage: Any = None,
     name: str = "sweep",
@@ -63,7 +66,8 @@ def sweep(
             the smallest width; a dict of further arguments of `apply_transfer`; a function
             ``(model, example, lr)`` that returns parameter groups; or several of these: a list, or
             a dict with names.
-        optimizer, weight_decay: as in `apply_transfer`; the optimizer may be a `functools.partial`.
+        optimizer, weight_decay: as in `apply_transfer`; the optimizer may be a `functools.partial`,
+            the weight decay a function of eta0 (one that keeps tau_epoch: `weight_decay_from_tau`).
         example: as in `apply_transfer`; with a `Fit` its first batch.
         storage: a file (SQLite; ``.log``: a journal), an Optuna URL or storage, ``":memory:"``; by
             default the file ``gnn-mup-<name>.db``.
@@ -71,7 +75,11 @@ def sweep(
     """
     kinds = parameterizations(transfer)
     cells = grid(kinds, sizes, lrs, seeds)
+    Settings(weight_decay=weight_decay(cells[0].lr) if callable(weight_decay) else weight_decay)
+    for how in (arguments, *(h for h in kinds.values() if isinstance(h, Mapping))):
+        check_arguments(how)
     runner = Runner(build, fit, kinds, optimizer, weight_decay, example, arguments)
+    check_build(build, *(s for s in (cells[0].width, cells[0].depth) if s))
     runner.widths = tuple(sorted({cell.width for cell in cells}))
     with Queue(open_store(storage, name, runner.settings()), cells) as queue:
         _work(queue, runner, progress)
@@ -148,8 +156,9 @@ def grid(
     seeds: int | Sequence[int],
 ) -> list[Cell]:
     """All cells: a whole grid for the first seed before the next, small models before large."""
-    pairs = sorted({_size(size) for size in sizes}, key=volume)
-    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    listed = as_list("sizes", sizes, "[(16, 2), (32, 4)]")
+    pairs = sorted({_size(size) for size in listed}, key=volume)
+    chosen = chosen_seeds(seeds)
     rates = {kind: _rates(kind, lrs) for kind in kinds}
     cells = [
         Cell(kind, *pair, rate, seed)
@@ -166,14 +175,16 @@ def _rates(kind: str, lrs: Any) -> list[float]:
         if kind not in named:
             raise TransferError(f"lrs has no grid for {kind!r}; it has {list(named)}")
         lrs = named[kind]
-    found = sorted({float(rate) for rate in lrs})
-    if any(not 0 < rate < math.inf for rate in found):
-        raise TransferError(f"lrs must be positive and finite, not {found}")
-    return found
+    found = as_list("lrs", lrs, "[0.03, 0.1, 0.3]")
+    for rate in found:
+        if isinstance(rate, int | float) and not 0 < rate < math.inf:
+            raise TransferError(f"lrs must be positive and finite, not {found}")
+        check_number("lrs", rate, positive=True)
+    return sorted({float(rate) for rate in found})
 
 
 def _size(size: Any) -> tuple[int, int]:
-    pair = (size, 0) if isinstance(size, int) else tuple(size)
+    pair = tuple(size) if isinstance(size, tuple | list) else (size, 0)
     if len(pair) != 2 or any(isinstance(s, bool) or not isinstance(s, int) for s in pair):
         raise TransferError(f"a size is (width, depth) or a width, not {size!r}")
     if pair[0] < 1 or pair[1] < 0:

@@ -16,14 +16,20 @@ if TYPE_CHECKING:
 
 MARKS = "osD^vP*hX<>"
 ACCENT = "#b00020"
-LOSSES = {"loss": "training loss", "best_loss": "best training loss"}
+LOSSES = {
+    "loss": "training loss",
+    "best_loss": "best training loss",
+    "valid_loss": "validation loss",
+}
 NAMES = {"standard": "standard parameterization", "transfer": "gnn_mup", "mup": "mup (width only)"}
 
 
-def plot_rates(report: SweepReport, path: Path, title: str = "") -> Path:
+def plot_rates(
+    report: SweepReport, path: Path, title: str = "", axis: str = "learning rate eta0"
+) -> Path:
     """Rows: what is measured. Columns: parameterizations. Lines: sizes."""
     columns = [report.column]
-    if any(c.get("metric") is not None for c in report.cells):
+    if "metric" not in columns and any(c.get("metric") is not None for c in report.cells):
         columns.append("metric")
     kinds = [k for k in report.kinds if k in report.best]
     figure, panels = _panels(len(columns), max(len(kinds), 1), 4.3, 3.5)
@@ -36,7 +42,7 @@ def plot_rates(report: SweepReport, path: Path, title: str = "") -> Path:
     for panel, kind in zip(panels[0], kinds, strict=False):
         panel.set_title(_headline(report, kind), fontsize=11)
     for panel in panels[-1]:
-        panel.set_xlabel("learning rate eta0")
+        panel.set_xlabel(axis)
     _legend(figure, panels[0][0], report, kinds)
     _title(figure, title)
     return _saved(figure, path)

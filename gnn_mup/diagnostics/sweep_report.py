@@ -128,11 +128,13 @@ class SweepReport(Curves):
         short = [f"{self.missing} runs are missing: call sweep again"] * bool(self.missing)
         return [*short, *self.edges, *self.notes]
 
-    def plot(self, path: str | Path, title: str | None = None) -> Path:
+    def plot(
+        self, path: str | Path, title: str | None = None, axis: str = "learning rate eta0"
+    ) -> Path:
         """Loss (and metric) against eta0, one line a size, parameterizations side by side."""
         from .sweep_plots import plot_rates
 
-        return plot_rates(self, Path(path), self.title if title is None else title)
+        return plot_rates(self, Path(path), self.title if title is None else title, axis)
 
     def plot_sizes(self, path: str | Path, title: str | None = None) -> Path:
         """Loss against size: at the smallest size's best eta0, and at each size's own."""

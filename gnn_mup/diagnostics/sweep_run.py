@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 from gnn_mup import TransferError, TransferWarning, apply_transfer
+from gnn_mup.arguments import check_function, check_takes, shown
 from gnn_mup.transfer import make_base_shapes
 
 from .cells import Cell
-from .runs import make_optimizer
+from .runs import fresh_model, make_optimizer, parameter_groups
 
 How = bool | str | Mapping[str, Any] | Callable[..., Iterable[dict[str, Any]]]
 
@@ -30,7 +31,7 @@ class Runner:
     fit: Any
     kinds: Mapping[str, How]
     optimizer: Any
-    weight_decay: float
+    weight_decay: float | Callable[[float], float]
     example: Any
     arguments: Mapping[str, Any]
     widths: tuple[int, ...] = ()
@@ -38,18 +39,19 @@ class Runner:
     bases: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not callable(self.fit) or not callable(self.build):
-            raise TransferError("build and fit must be functions: fit(model, optimizer, seed)")
+        check_function("build", self.build, "build(width, depth) that returns a model")
+        check_function("fit", self.fit, "fit(model, optimizer, seed) that returns the loss")
+        check_takes(self.fit, "fit", "model", "optimizer", "seed")
         if self.example is None:
             self.example = getattr(self.fit, "example", None)
 
     def settings(self) -> dict[str, Any]:
         """What tells one experiment from another, as far as it can be told."""
         told = {k: repr(v) for k, v in sorted(self.arguments.items()) if _is_plain(v)}
-        family = self.optimizer
+        family, decay = self.optimizer, self.weight_decay
         return {
             "optimizer": family if isinstance(family, str) else name_of(family),
-            "weight_decay": self.weight_decay,
+            "weight_decay": name_of(decay) if callable(decay) else decay,
             "arguments": told,
             "fit": self.fit.describe() if hasattr(self.fit, "describe") else name_of(self.fit),
         }
@@ -65,16 +67,14 @@ class Runner:
         return {**result, "seconds": time.perf_counter() - start}
 
     def model(self, width: int, depth: int) -> nn.Module:
-        model = self.build(width, depth) if depth else self.build(width)
-        if not isinstance(model, nn.Module):
-            raise TransferError(f"build returned {type(model).__name__}, not a torch.nn.Module")
-        return model.train()
+        return fresh_model(self.build, *((width, depth) if depth else (width,))).train()
 
     def groups(self, model: nn.Module, cell: Cell) -> list[dict[str, Any]]:
         how = self.kinds[cell.transfer]
-        rest: dict[str, Any] = {"lr": cell.lr, "weight_decay": self.weight_decay}
+        decay = self.weight_decay(cell.lr) if callable(self.weight_decay) else self.weight_decay
+        rest: dict[str, Any] = {"lr": cell.lr, "weight_decay": decay}
         if callable(how):
-            return list(how(model, self.example, cell.lr))
+            return parameter_groups(how(model, self.example, cell.lr))
         if how is False:
             return [{"params": [p for p in model.parameters() if p.requires_grad], **rest}]
         family = self.optimizer
@@ -105,9 +105,10 @@ def as_result(found: Any) -> dict[str, Any]:
         raise TransferError(f"fit returned no loss, only {', '.join(map(str, given)) or 'nothing'}")
     result: dict[str, Any] = {}
     for key, value in given.items():
-        number = value.item() if hasattr(value, "item") else value
+        single = hasattr(value, "item") and getattr(value, "numel", lambda: 1)() == 1
+        number = value.item() if single else value
         if key == "loss" and (isinstance(number, bool) or not isinstance(number, int | float)):
-            raise TransferError(f"fit must return the loss as a number, not {value!r}")
+            raise TransferError(f"fit must return the loss as a number, not {shown(value)}")
         if isinstance(number, bool | int | float | str):
             result[str(key)] = number
     diverged = bool(result.get("diverged")) or not math.isfinite(result["loss"])

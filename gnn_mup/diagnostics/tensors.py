@@ -111,10 +111,9 @@ def gathered(kwargs: dict[str, Any], out: Tensor) -> Tensor:
         first = value[0] if isinstance(value, tuple | list) and value else value
         if isinstance(first, Tensor) and first.is_floating_point() and first.dim() > 1:
             tensors[key] = first
-    for key, value in tensors.items():
-        if key.endswith("_j") and value.shape[-1] == out.shape[-1]:
-            return value
-    return tensors.get("x", out)
+    row = out[:1].numel()  # heads may have been put side by side
+    sources = [v for k, v in tensors.items() if k.endswith("_j") and v[:1].numel() == row]
+    return max(sources, key=lambda v: float(rms(v)), default=tensors.get("x", out))
 
 
 def transparent(func: Any) -> Any:

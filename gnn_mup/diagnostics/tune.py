@@ -14,12 +14,13 @@ import torch
 from torch import nn
 
 from gnn_mup import BaseShapes, TransferError, TransferWarning, apply_transfer, save_base_shapes
+from gnn_mup.arguments import as_path, check_size
 from gnn_mup.measure import weight_decay_from_tau
 from gnn_mup.plan import OPTIMIZERS, resolve_optimizer
 from gnn_mup.transfer import make_base_shapes
 
 from .fit import Fit
-from .runs import make_optimizer
+from .runs import check_arguments, check_build, make_optimizer
 from .store import open_store
 from .sweep_run import Runner, as_result
 
@@ -107,8 +108,14 @@ def tune(
     """
     runner = Runner(build, fit, {}, optimizer, 0.0, example, arguments)
     ranges = {"lr": lr, "tau": tau, "gamma": gamma, "correction": correction}
-    space = Space({k: v for k, v in ranges.items() if v is not None}, optimizer, epoch_steps, fit)
-    width, depth = (proxy, 0) if isinstance(proxy, int) else proxy
+    wanted = {k: v for k, v in ranges.items() if v is not None or k == "lr"}
+    space = Space(wanted, optimizer, epoch_steps, fit)
+    width, depth = _proxy(proxy)
+    for key, value in (("delta", delta or 2 * width), ("trials", trials), ("seeds", seeds)):
+        check_size(key, value)
+    check_arguments(arguments)
+    file = None if savefile is None else Path(as_path("savefile", savefile))
+    check_build(build, *(s for s in (width, depth) if s))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pair = [runner.model(w, depth) for w in (width, delta or 2 * width)]
@@ -117,22 +124,34 @@ def tune(
         stored = {"proxy": [width, depth], "space": space.told(), **runner.settings()}
         study = search.study(open_store(storage, name, stored), sampler, seed)
         search.run(study, trials, progress)
-    return search.report(study, None if savefile is None else Path(savefile))
+    return search.report(study, file)
+
+
+def _proxy(proxy: Any) -> tuple[int, int]:
+    pair = proxy if isinstance(proxy, tuple | list) else (proxy, None)
+    if len(pair) != 2:
+        raise TransferError(f"proxy is a width or (width, depth), not {proxy!r}")
+    check_size("the width of the proxy", pair[0])
+    if pair[1] is None:
+        return pair[0], 0
+    check_size("the depth of the proxy", pair[1], 0)
+    return pair[0], pair[1]
 
 
 @dataclass
 class Space:
     """What is searched, and what it means for the training of a proxy."""
 
-    ranges: Mapping[str, float | Range]
+    ranges: Mapping[str, Any]
     optimizer: Any
     epoch_steps: float | None
     fit: Any
 
     def __post_init__(self) -> None:
         for key, value in self.ranges.items():
-            low, high = value if isinstance(value, tuple | list) else (value, value)
-            if not 0 < low <= high < math.inf:
+            ends = value if isinstance(value, tuple | list) else (value, value)
+            numbers = all(isinstance(end, int | float) for end in ends)
+            if not numbers or len(ends) != 2 or not 0 < ends[0] <= ends[1] < math.inf:
                 raise TransferError(
                     f"{key} must be positive, a number or (low, high), not {value!r}"
                 )
@@ -187,6 +206,10 @@ class Search:
     def study(self, store: Any, sampler: Any, seed: int) -> Any:
         import optuna
 
+        if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
+            raise TransferError(
+                f"sampler must be one of optuna.samplers, as RandomSampler(seed=0), not {sampler!r}"
+            )
         done = len(store.trials())
         chosen = sampler or optuna.samplers.TPESampler(seed=seed + done)
         return optuna.load_study(study_name=store.name, storage=store.storage, sampler=chosen)

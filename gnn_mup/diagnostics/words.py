@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .layers import STREAM
+from .layers import is_stream
 from .slopes import Slope
 
 _SIZE = {"width": "D", "depth": "L"}
@@ -64,7 +64,7 @@ def slope_words(slope: Slope) -> str:
             f"{slope.label}: its own contribution x . dW goes like {interval} instead of staying; "
             f"the learning rate of {whose} is {much}, by about {factor}"
         )
-    place = "on the stream" if slope.layer == STREAM else "of its output"
+    place = "on the stream" if is_stream(slope.layer) else "of its output"
     return (
         f"{slope.label}: the change {place} goes like {interval} instead of staying; usually a "
         "learning rate before it, or the gains and biases there"

@@ -1,0 +1,89 @@
+"""Pictures that `SweepReport` has not: loss against size, and against steps, in panels by data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from gnn_mup.diagnostics.sweep_numbers import name_of
+
+MARKS = "osD^vP*"
+STYLES = ("-", "--", ":", "-.")
+Line = Mapping[Any, float]
+
+
+def panels(
+    path: Path,
+    data: Mapping[str, Mapping[str, Line]],
+    xlabel: str,
+    ylabel: str = "training loss",
+    styles: Sequence[str] = STYLES,
+    shades: Mapping[str, tuple[float, int]] | None = None,
+    robust: bool = False,
+) -> Path:
+    """One panel a data set, one line a name, x as it comes (sizes are written as such).
+
+    Args:
+        shades: by name, how dark the line is (0 to 1) and which of the styles it has; by default
+            one style a line, from dark to light.
+        robust: leave out of the picture what lies far above the losses at the left end.
+    """
+    figure = Figure(figsize=(3.9 * len(data) + 1.8, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(data), squeeze=False)[0]
+    for panel, (title, lines) in zip(axes, data.items(), strict=True):
+        for number, (name, line) in enumerate(lines.items()):
+            dark, style = (shades or {}).get(name, (1.0 - 0.2 * number, number))
+            x = list(line)
+            named = any(isinstance(value, tuple) for value in x)
+            panel.plot(
+                range(len(x)) if named else x,
+                list(line.values()),
+                color=_blue(dark),
+                linestyle=styles[style % len(styles)],
+                marker=MARKS[number % len(MARKS)],
+                markersize=5,
+                label=name,
+            )
+            if named:
+                panel.set_xticks(range(len(x)), [name_of(value) for value in x], fontsize=8)
+        if robust:
+            _cut(panel, list(lines.values()))
+        panel.set_title(title, fontsize=11)
+        panel.set_xlabel(xlabel)
+        panel.grid(linewidth=0.3, color="0.85")
+        panel.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel(ylabel)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def _cut(panel: Any, lines: Sequence[Line]) -> None:
+    """Lines may leave at the top: they diverge."""
+    finite = [[v for v in line.values() if math.isfinite(v)] for line in lines]
+    first = max(values[0] for values in finite if values)
+    low = min(v for values in finite for v in values)
+    high = min(max(v for values in finite for v in values), first + 0.6 * (first - low))
+    pad = 0.08 * (high - low)
+    panel.set_ylim(low - pad, high + pad)
+    for values in lines:
+        for place, value in enumerate(values.values()):
+            if not value <= high + pad:
+                words = "diverged" if not math.isfinite(value) else f"{value:.2g}"
+                panel.annotate(f"{words} ↑", (place, 1.0), (0, -2), ("data", "axes fraction"),
+                               "offset points", ha="right", va="top", fontsize=7)  # fmt: skip
+                break
+
+
+def _blue(dark: float) -> Any:
+    import matplotlib
+
+    return matplotlib.colormaps["Blues"](0.35 + 0.65 * dark)

@@ -1,0 +1,162 @@
+"""The table of the zoo: what one line finds in published architectures, and whether they transfer.
+
+    python examples/zoo.py                       # all of them, widths 32 to 256, depths 4 to 16
+    python examples/zoo.py --quick               # widths 32 and 128, depths 4 and 8
+    python examples/zoo.py --only GPS SchNet     # those whose name has one of these words
+    python examples/zoo.py --readme              # put the table into README.md as well
+
+The models stand in tests/zoo, each with what has to be found in it. Writes zoo.csv and zoo.md to
+examples/results; with --only the other rows of zoo.csv stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from zoo import FAMILIES, ZOO, Entry, check  # noqa: E402
+
+from gnn_mup import Plan, TransferError, apply_transfer  # noqa: E402
+from gnn_mup.diagnostics.verdict import Verdict  # noqa: E402
+
+COLUMNS = ["model", "L", "branches", "gamma", "width", "depth", "note", "sizes", "seconds"]
+OPEN, CLOSE = "<!-- zoo -->", "<!-- /zoo -->"
+
+
+def found(entry: Entry) -> Plan:
+    """What the one line finds, at width 32 and depth 4."""
+    torch.manual_seed(0)
+    model = entry.build(32, 4)
+    return apply_transfer(model, entry.example(), **entry.options()).plan
+
+
+def branches_of(plan: Plan) -> str:
+    """How many sums were scaled, or put in, and what was left alone."""
+    kinds: dict[str, int] = {}
+    for branch in plan.branches:
+        what = branch.what.replace("inserted residual connection", "inserted")
+        what = what.replace("residual branch", "scaled").partition(" (")[0]
+        kinds[what] = kinds.get(what, 0) + branch.count
+    return ", ".join(f"{count} {what}" for what, count in kinds.items()) or "none"
+
+
+def worded(verdict: Verdict) -> str:
+    """One word, and of a failure the layer that is to blame."""
+    word = verdict.word.replace("not enough data", "undecided")
+    return f"{word}: {verdict.layers[0]}" if verdict.layers else word
+
+
+def note_of(entry: Entry, plan: Plan) -> str:
+    """Why depth is left out, what the plan warns of, what it had to be told."""
+    lines = [f"base and delta: {entry.fixed}"] if entry.fixed else []
+    lines += [n for n in plan.notes if n.startswith("transfers in width only")]
+    lines += [w.partition(":")[0] if "side by side" not in w else "raw data beside features"
+              for w in plan.warnings]  # fmt: skip
+    return "; ".join(dict.fromkeys(lines + [entry.style] * bool(entry.style)))
+
+
+def row(entry: Entry, args: argparse.Namespace) -> dict[str, str]:
+    start = time.process_time()
+    sizes = f"{args.widths[0]}..{args.widths[-1]} / {args.depths[0]}..{args.depths[-1]}"
+    line = dict.fromkeys(COLUMNS, "") | {"model": entry.name, "sizes": sizes}
+    try:
+        plan = found(entry)
+        line |= {"L": str(plan.depth), "branches": branches_of(plan), "note": note_of(entry, plan)}
+        line["gamma"] = "normalised" if plan.gamma == 1.0 else f"{plan.gamma:.2f}"
+        report = check(entry, args.widths, args.depths, args.optimizer, args.seeds)
+        line["width"] = worded(report.over("width"))
+        line["depth"] = worded(report.over("depth")) if entry.depth_is_size else "width only"
+    except TransferError as error:
+        line |= {"width": "refused", "depth": "refused", "note": str(error).splitlines()[0]}
+    if entry.missing:
+        line["note"] = f"known gap: {entry.missing}"
+    return line | {"seconds": f"{time.process_time() - start:.1f}"}
+
+
+def coverage(rows: Iterable[dict[str, str]]) -> str:
+    rows = list(rows)
+    good = [r for r in rows if r["width"] == "pass" and r["depth"] in ("pass", "width only")]
+    deep = [r for r in good if r["depth"] == "pass"]
+    told = [r for r in good if r["note"].startswith("base and delta")]
+    rest = [r["model"] for r in rows if r not in good]
+    return (
+        f"{len(good)} of {len(rows)} pass ({len(good) - len(told)} of them without being told "
+        f"anything); {len(deep)} over width and depth, {len(good) - len(deep)} over width, whose "
+        f"depth is no size of theirs. The rest: {', '.join(rest) or 'none'}."
+    )
+
+
+def markdown(rows: list[dict[str, str]], heading: str) -> str:
+    shown = [c for c in COLUMNS if c not in ("sizes", "seconds")]
+    lines = [heading, "", coverage(rows), "", f"| {' | '.join(shown)} |", "|---" * len(shown) + "|"]
+    lines += ["| " + " | ".join(r[c].replace("|", "/") for c in shown) + " |" for r in rows]
+    return "\n".join(lines) + "\n"
+
+
+def into_readme(text: str, file: Path) -> None:
+    before, opened, rest = file.read_text().partition(OPEN)
+    _, closed, after = rest.partition(CLOSE)
+    if not (opened and closed):
+        raise SystemExit(f"{file} has no lines {OPEN} and {CLOSE} to put the table between")
+    file.write_text(f"{before}{OPEN}\n{text}{CLOSE}{after}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--optimizer", default="adam", choices=["sgd", "adam", "adamw"])
+    parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--readme", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    args.widths = [32, 128] if args.quick else [32, 64, 128, 256]
+    args.depths = [4, 8] if args.quick else [4, 8, 16]
+    args.seeds = args.seeds or (2 if args.quick else 3)
+    args.out.mkdir(parents=True, exist_ok=True)
+    stem = "zoo" if args.optimizer == "adam" else f"zoo_{args.optimizer}"
+    file = args.out / f"{stem}.csv"
+    rows = {}
+    if args.only and file.exists():
+        with file.open(newline="") as lines:
+            rows = {r["model"]: r for r in csv.DictReader(lines)}
+    words = [word.lower() for word in args.only]
+    chosen = [e for e in ZOO if not words or any(word in e.name.lower() for word in words)]
+    for entry in (bar := tqdm(chosen, unit="model", delay=1.0)):
+        bar.set_postfix_str(entry.name)
+        rows[entry.name] = row(entry, args)
+        listed = [rows[e.name] for e in ZOO if e.name in rows]
+        with file.open("w", newline="") as out:
+            writer = csv.DictWriter(out, COLUMNS)
+            writer.writeheader()
+            writer.writerows(listed)
+    seconds = sum(float(r["seconds"]) for r in listed)
+    heading = (
+        f"`python {Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}`".replace(" `", "`")
+        + f": {len(listed)} models of {len(FAMILIES)} families, {args.optimizer}, widths / depths "
+        f"{', '.join(dict.fromkeys(r['sizes'] for r in listed))}, {seconds:.0f} s of one core "
+        f"(Python {platform.python_version()}, torch {torch.__version__})."
+    )
+    text = markdown(listed, heading)
+    file.with_suffix(".md").write_text(text)
+    if args.readme:
+        into_readme(text, ROOT / "README.md")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

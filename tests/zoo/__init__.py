@@ -1,0 +1,24 @@
+"""Published architectures, as people write them, each with what has to be found in it.
+
+From PyG's classes where PyG has them, from the papers where not. Nothing here needs a compiled
+extension: radius graphs are passed in.
+"""
+
+from __future__ import annotations
+
+from . import attention, convolutional, geometric, heterogeneous, molecules, pooling, residual
+from .check import check, loss_of
+from .entry import Entry, as_args, first
+
+FAMILIES = {
+    "convolutional": convolutional.MODELS,
+    "residual": residual.MODELS,
+    "molecules": molecules.MODELS,
+    "attention": attention.MODELS,
+    "geometric": geometric.MODELS,
+    "heterogeneous": heterogeneous.MODELS,
+    "pooling": pooling.MODELS,
+}
+ZOO: tuple[Entry, ...] = tuple(entry for family in FAMILIES.values() for entry in family)
+
+__all__ = ["FAMILIES", "ZOO", "Entry", "as_args", "check", "first", "loss_of"]

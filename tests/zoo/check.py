@@ -1,0 +1,50 @@
+"""The coordinate check of one model of the zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gnn_mup.diagnostics import CoordReport, coord_check
+
+from .entry import Entry, first
+
+LR = 0.02
+"""Small enough that three steps stay where updates add up, on thirty nodes."""
+
+DEPTH = 4
+"""Of the models whose depth is no size."""
+
+
+def loss_of(output: Any, target: Tensor) -> Tensor:
+    return F.mse_loss(first(output), target)
+
+
+def check(
+    entry: Entry,
+    widths: Sequence[int],
+    depths: Sequence[int],
+    optimizer: str = "adam",
+    seeds: int = 2,
+    progress: bool | Callable[[int, int], object] = False,
+) -> CoordReport:
+    """Over width, and over depth where that is a size of the model."""
+
+    def of_width(width: int) -> nn.Module:
+        return entry.build(width, DEPTH)
+
+    return coord_check(
+        entry.build if entry.depth_is_size else of_width,
+        (entry.example(), entry.target()),
+        widths=widths,
+        depths=depths if entry.depth_is_size else None,
+        lr=LR,
+        optimizer=optimizer,
+        loss=loss_of,
+        seeds=seeds,
+        progress=progress,
+        **entry.options(min(widths)),
+    )

@@ -1,0 +1,159 @@
+"""What the zoo knows of a model: how to build it, what to feed it, what has to be found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from models import EDGE, Expect, Toy, graph
+from torch import Tensor, nn
+from torch_geometric.data import HeteroData
+from torch_geometric.utils import degree
+
+from gnn_mup import make_base_shapes
+
+OUT = 10
+"""What the models predict; three numbers, as in `models`, would be few for a layer of ReLUs."""
+
+KINDS = 6
+"""Categories of atoms."""
+
+DISTANCES = 11
+"""Shortest paths of this length and longer count as one."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published architecture.
+
+    Args:
+        name: as the table has it.
+        build: ``build(width, depth)``; depth is the number of its layers between encoder and
+            decoder, so that a model whose depth is a size has L = depth.
+        takes: names of `fields`, in the order of ``forward``; or a function that makes the inputs.
+        expected: what `apply_transfer` has to find at width 16 and depth 4, written by hand.
+        depth_is_size: whether depth transfers too; False: width only.
+        style: how it is written, where that is the point of it.
+        fixed: why its growing dimensions are not to be seen in one model: then it is compared with
+            a base and a delta.
+        missing: what the library does not do yet.
+    """
+
+    name: str
+    build: Callable[[int, int], nn.Module]
+    takes: tuple[str, ...] | Callable[[], Any]
+    expected: Expect
+    depth_is_size: bool = True
+    style: str = ""
+    fixed: str = ""
+    missing: str = ""
+
+    def options(self, width: int = 16) -> dict[str, Any]:
+        """What `apply_transfer` has to be told: nothing, or what a smaller model looks like."""
+        if not self.fixed:
+            return {}
+        small = {"base": self.build(width, 4), "delta": self.build(width + width // 2, 4)}
+        return {"base": make_base_shapes(*small.values(), example=self.example())}
+
+    def example(self) -> Any:
+        """What one forward call takes."""
+        if callable(self.takes):
+            return self.takes()
+        found = fields()
+        return tuple(found[name] for name in self.takes)
+
+    def target(self) -> Tensor:
+        """Random numbers of the shape that the model returns: a regression without an optimum
+        near the start, so that every layer has to move."""
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(11)
+            output = first(self.build(16, 2)(*as_args(self.example())))
+            return torch.randn(output.shape)
+
+
+def toy(name: str, cls: type[Toy], **changes: Any) -> Entry:
+    """A model that stands in `models` with its expectation already."""
+    return Entry(name, cls, cls.example, cls.expected, **changes)
+
+
+def as_args(example: Any) -> tuple[Any, ...]:
+    return example if isinstance(example, tuple) else (example,)
+
+
+def first(output: Any) -> Tensor:
+    """The prediction: models also return embeddings, attention or labels beside it."""
+    return output[0] if isinstance(output, tuple) else output
+
+
+def fields() -> dict[str, Any]:
+    """The three small graphs of `models.graph`, and what geometry and transformers add."""
+    found: dict[str, Any] = dict(graph())
+    draw = torch.Generator().manual_seed(3)
+    src, dst = edges = found["edge_index"]
+    nodes = found["x"].size(0)
+    pos = torch.randn(nodes, 3, generator=draw)
+    reverse = {pair: i for i, pair in enumerate(map(tuple, edges.t().tolist()))}
+    found |= {
+        "pos": pos,
+        "z": torch.randint(1, KINDS, (nodes,), generator=draw),
+        "edge_weight": (pos[src] - pos[dst]).norm(dim=-1),
+        "reverse": torch.tensor([reverse[b, a] for a, b in edges.t().tolist()]),
+        "degrees": degree(dst, nodes, dtype=torch.long).clamp(max=DISTANCES - 1),
+        "distances": shortest_paths(edges, nodes),
+        "expander": expander(found["batch"], draw),
+        "node_type": torch.randint(0, 3, (nodes,), generator=draw),
+        "eigen": torch.randn(nodes, 4, generator=draw),
+    }
+    return found
+
+
+def shortest_paths(edges: Tensor, nodes: int) -> Tensor:
+    """Hops between all pairs of nodes, cut at `DISTANCES` - 1."""
+    reach = torch.eye(nodes)
+    adjacent = torch.zeros(nodes, nodes)
+    adjacent[edges[0], edges[1]] = 1.0
+    hops = torch.full((nodes, nodes), DISTANCES - 1)
+    hops[reach > 0] = 0
+    for step in range(1, DISTANCES - 1):
+        fresh = ((reach @ adjacent) > 0) & (hops == DISTANCES - 1)
+        hops[fresh] = step
+        reach = ((reach + reach @ adjacent) > 0).float()
+    return hops
+
+
+def expander(batch: Tensor, draw: torch.Generator) -> Tensor:
+    """Four random cycles through the nodes of each graph: the edges that Exphormer adds."""
+    found = []
+    for number in batch.unique():
+        nodes = (batch == number).nonzero().flatten()
+        for _ in range(2):
+            cycle = nodes[torch.randperm(len(nodes), generator=draw)]
+            found += [torch.stack([cycle, cycle.roll(1)]), torch.stack([cycle.roll(1), cycle])]
+    return torch.cat(found, dim=1)
+
+
+def degree_histogram() -> Tensor:
+    """What PNA scales by."""
+    found = graph()
+    return torch.bincount(torch.bincount(found["edge_index"][1], minlength=30))
+
+
+def hetero() -> HeteroData:
+    """Papers and authors, three kinds of edges."""
+    draw = torch.Generator().manual_seed(5)
+    data = HeteroData()
+    data["paper"].x = torch.randn(20, 7, generator=draw)
+    data["author"].x = torch.randn(12, EDGE, generator=draw)
+    cites = torch.randint(0, 20, (2, 80), generator=draw)
+    writes = torch.stack([torch.arange(12).repeat(5), torch.randint(0, 20, (60,), generator=draw)])
+    data["paper", "cites", "paper"].edge_index = cites
+    data["author", "writes", "paper"].edge_index = writes
+    data["paper", "written_by", "author"].edge_index = writes.flip(0)
+    return data
+
+
+def dicts() -> tuple[Any, ...]:
+    data = hetero()
+    return data.x_dict, data.edge_index_dict
