@@ -7,7 +7,8 @@
 Every row is measured in a process of its own. Times are CPU times; the steps of the untouched, the
 transferred and mup's model are interleaved in one run, and what is shown is the median of their
 ratios, so that other work on the machine does not decide. Memory is how much `apply_transfer`
-raises the peak of the process above that of the model and one forward call. mup changes no depth
+raises the peak of the process above that of the model and one forward call (a few MB are the noise
+of a process; for a large model the share of its own size is given). mup changes no depth
 and no message passing: its model is the same with a `MuReadout`, its optimizer `MuAdam`.
 """
 
@@ -32,8 +33,8 @@ from torch_geometric.nn import GCNConv, GINConv
 
 from gnn_mup import apply_transfer
 
-SIZES = [("gcn", 64, 8), ("gin", 64, 8), ("gcn", 256, 8), ("gin", 256, 8), ("gcn", 64, 64)]
-LARGE = [("gcn", 256, 32), ("gcn", 64, 256), ("gcn", 1024, 4), ("gcn", 1600, 8)]
+SIZES = [("gcn", 64, 8), ("gin", 64, 8), ("gcn", 256, 8), ("gcn", 64, 64)]
+LARGE = [("gcn", 256, 32), ("gcn", 64, 256), ("gcn", 1600, 8)]
 README = Path(__file__).parent.parent / "README.md"
 MARKS = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
@@ -175,11 +176,12 @@ passes | mup's set-up | memory |
 
 def line(conv: str, width: int, depth: int, r: dict[str, float]) -> str:
     count = r["parameters"] / 1e6
+    share = f" ({100 * r['memory_share']:.1f} %)" if count > 10 else ""
     cells = [
         conv.upper(), width, depth, f"{count:.2f} M" if count < 10 else f"{count:.0f} M",
         f"{r['step_ms']:.0f} ms", f"{r['transferred']:.3f} x", f"{r['mup']:.3f} x",
         f"{r['apply_s']:.2f} s", f"{r['apply_forwards']:.1f}", f"{r['mup_apply_s']:.2f} s",
-        f"{r['memory_mb']:.0f} MB ({100 * r['memory_share']:.1f} %)",
+        f"{r['memory_mb']:.0f} MB{share}",
     ]  # fmt: skip
     return "| " + " | ".join(map(str, cells)) + " |"
 
