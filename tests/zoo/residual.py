@@ -72,6 +72,14 @@ class DenseGCN(nn.Module):
         return self.dec(x)
 
 
+def quiet(width: int, depth: int) -> nn.Module:
+    """Without dropout, which this block puts on the stream itself: L times, it grows with L."""
+    model = models.DeeperRes(width, depth)
+    for layer in model.layers:
+        layer.dropout = 0.0
+    return model
+
+
 class ResGatedGCN(nn.Module):
     """Bresson and Laurent's residual gated convolutions, as PyG has them."""
 
@@ -130,7 +138,7 @@ GROUP = "convs.*.convs.*"
 MODELS = [
     toy("GCNII", models.GCNII, depth_is_size=False),
     toy("DeeperGCN (res+)", models.DeeperGCN),
-    toy("DeeperGCN (res)", models.DeeperRes),
+    Entry("DeeperGCN (res)", quiet, ("x", "edge_index"), models.DeeperRes.expected),
     toy("DeeperGCN (plain)", models.DeeperPlain),
     Entry("DeeperGCN (dense)", DenseGCN, ("x", "edge_index"), Expect({
         "enc.weight": f"encoder data-in {N0}",
