@@ -91,7 +91,7 @@ def differences(plan: Plan, expected: Expect, every: bool = True) -> list[str]:
             wrong.append(f"no expectation for {name}")
         if patterns:
             wrong += _misplaced(record, *expected.params[patterns[-1]].split())
-    named = {k for k, text in expected.params.items() if text != "any any"}
+    named = {k for k, text in expected.params.items() if not every and text != "any any"}
     return wrong + [f"{pattern} is the name of nothing" for pattern in named - matched]
 
 
