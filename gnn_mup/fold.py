@@ -80,7 +80,10 @@ class Folder:
                 here = [u for u in self.places.uses_at(index) if u.how == "matrix"]
                 if len(here) != 1 or here[0].data not in operands:
                     return set()
-                params.add(here[0].param)
+                try:
+                    params |= self._carriers(self.graph[index], {here[0].param})
+                except _No:
+                    return set()
         nodes = set().union(*(consumers for _, consumers in uses))
         used = [u.node for name in params for u in self.places.uses.by_param[name]]
         return params if all(node in nodes for node in used) else set()
@@ -103,7 +106,31 @@ class Folder:
         bias = node.op in ("addmm", "baddbmm") and not self.graph[node.parents[0]].pure
         if len(matrices) != 1 or bias or node.op in ops.RECURRENT:
             raise _No(f"{node.op} is not one matrix and its bias")
-        return matrices | vectors
+        return self._carriers(node, matrices | vectors)
+
+    def _carriers(self, node: Node, params: set[str]) -> set[str]:
+        """The parameters that have to be scaled so that the weights made of these are."""
+        axes = self.places.uses.axes
+        operands = [a.node for a in node.args if isinstance(a, Ref) and a.node in axes]
+        return {self._carrier(o) for o in operands if self._made_of(o) & params}
+
+    def _made_of(self, index: int) -> set[str]:
+        node = self.graph[index]
+        members = self.graph.members(node.ancestors | node.bit)
+        return {str(member.param) for member in members if member.op == "param"}
+
+    def _carrier(self, index: int) -> str:
+        """A weight's own parameter, or the gain of its weight norm: the direction has no say."""
+        node = self.graph[index]
+        while node.op != "param":
+            refs = [a.node for a in node.args if isinstance(a, Ref)]
+            if node.op == "_weight_norm_interface":
+                node = self.graph[refs[1]]
+            elif node.op in ops.ALIAS | ops.PICK | ops.GATHER:
+                node = self.graph[refs[0]]
+            else:
+                raise _No(f"a weight on the way is computed ({node.op})")
+        return str(node.param)
 
     def _scaled_parents(self, node: Node, way: _Way) -> list[int]:
         """What has to be scaled for this node to be."""
