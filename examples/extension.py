@@ -1,6 +1,6 @@
 """A layer the trace cannot look into, explained with one decorator.
 
-    python examples/extension.py
+python examples/extension.py
 """
 
 import torch

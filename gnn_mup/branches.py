@@ -194,10 +194,14 @@ def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
     if edit.operand is not None and edit.what == "residual branch":
         action = _in_a_list(graph, edit, site, action)
     drafts.edit(site, action, edit.factor)
-    if edit.operand is not None and site.owner is not None and site.position is not None:
-        summand = edit.summand if edit.summand >= 0 else graph[edit.add].args[edit.operand].node
-        pair = (edit.add, summand)
-        drafts.scaled.setdefault((site.owner, site.position, action), []).append(pair)
+    if site.owner is not None and site.position is not None:
+        if edit.operand is None:  # a sum as a whole: whoever takes it up sees the factor
+            pairs = [(child.index, edit.add) for child in graph.live_children(edit.add)]
+            pairs = pairs or [(-1, edit.add)]
+        else:
+            operand = graph[edit.add].args[edit.operand]
+            pairs = [(edit.add, edit.summand if edit.summand >= 0 else operand.node)]
+        drafts.scaled.setdefault((site.owner, site.position, action), []).extend(pairs)
 
 
 def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:

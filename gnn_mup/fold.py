@@ -16,20 +16,25 @@ from torch import nn
 
 from . import ops
 from .branches import Drafts
+from .display import fold_names
 from .errors import TransferError
 from .graph import Node, Ref
 from .groups import PLAN_ATTRIBUTE, part_of, plan_of
-from .plan import Fold
+from .plan import Fold, Plan
 from .redraw import keep_scales
 from .roles import Places
+from .source import SKIP
 from .surgery import GAMMA, QUERY, Operation, attach, rescale, restore, set_factor
 
 _HOMOGENEOUS = ops.names("""
-    relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat scatter_add scatter_add_ index_add
+    relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat stack scatter_add scatter_add_ index_add
     index_add_ scatter_reduce scatter_reduce_ amax native_dropout _sparse_mm index_select index
     gather
 """)
 """f(c x) = c f(x) for positive c."""
+
+
+_INSERTED = "the residual connection itself was put in, and stays"
 
 
 class _No(Exception):
@@ -81,7 +86,7 @@ class Folder:
                 if len(here) != 1 or here[0].data not in operands:
                     return set()
                 try:
-                    params |= self._carriers(self.graph[index], {here[0].param})
+                    params.add(self._matrix_at(self.graph[index], here[0].param))
                 except _No:
                     return set()
         nodes = set().union(*(consumers for _, consumers in uses))
@@ -102,35 +107,35 @@ class Folder:
     def _weights_at(self, node: Node) -> set[str]:
         uses = self.places.uses_at(node.index)
         matrices = {u.param for u in uses if u.how == "matrix"}
-        vectors = {u.param for u in uses if u.how == "vector"}
-        bias = node.op in ("addmm", "baddbmm") and not self.graph[node.parents[0]].pure
-        if len(matrices) != 1 or bias or node.op in ops.RECURRENT:
+        biased = node.op in ("addmm", "baddbmm")
+        bias = self.graph[node.parents[0]] if biased else None
+        if len(matrices) != 1 or node.op in ops.RECURRENT or (bias and bias.param is None):
             raise _No(f"{node.op} is not one matrix and its bias")
-        return self._carriers(node, matrices | vectors)
+        found = self._matrix_at(node, min(matrices))
+        return {found} | ({str(bias.param)} if bias else set())
 
-    def _carriers(self, node: Node, params: set[str]) -> set[str]:
-        """The parameters that have to be scaled so that the weights made of these are."""
-        axes = self.places.uses.axes
-        operands = [a.node for a in node.args if isinstance(a, Ref) and a.node in axes]
-        return {self._carrier(o) for o in operands if self._made_of(o) & params}
+    def _matrix_at(self, node: Node, name: str) -> str:
+        """What has to be scaled for the weight of a contraction, made of this matrix, to be."""
+        operands = node.parents[1:] if node.op in ("addmm", "baddbmm") else node.parents
+        weights = [o for o in operands if self.places.lineage.weight_like(o)]
+        found = self._carrier(weights[0], name) if len(weights) == 1 else None
+        if found is None:
+            raise _No("its weight is computed from parameters")
+        return found
 
-    def _made_of(self, index: int) -> set[str]:
+    def _carrier(self, index: int, name: str) -> str | None:
+        """The parameter that a weight grows with: the matrix, or the gain of its weight norm."""
         node = self.graph[index]
-        members = self.graph.members(node.ancestors | node.bit)
-        return {str(member.param) for member in members if member.op == "param"}
-
-    def _carrier(self, index: int) -> str:
-        """A weight's own parameter, or the gain of its weight norm: the direction has no say."""
-        node = self.graph[index]
-        while node.op != "param":
-            refs = [a.node for a in node.args if isinstance(a, Ref)]
-            if node.op == "_weight_norm_interface":
-                node = self.graph[refs[1]]
-            elif node.op in ops.ALIAS | ops.PICK | ops.GATHER:
-                node = self.graph[refs[0]]
-            else:
-                raise _No(f"a weight on the way is computed ({node.op})")
-        return str(node.param)
+        if node.op == "param":
+            return name if node.param == name else None
+        if node.op == "_weight_norm_interface":
+            direction, gain = (self.graph[p] for p in node.parents[:2])
+            return gain.param if direction.param == name else None
+        if node.op not in ops.ALIAS | ops.PICK | ops.GATHER | ops.MUL | {"mm", "bmm"}:
+            return None
+        ways = [self._carrier(p, name) for p in node.parents if self.graph[p].weights]
+        found = [way for way in ways if way is not None]
+        return found[0] if len(found) == 1 else None
 
     def _scaled_parents(self, node: Node, way: _Way) -> list[int]:
         """What has to be scaled for this node to be."""
@@ -152,11 +157,13 @@ class Folder:
         if node.op in ops.MUL:
             return self._factor_of(node, args)
         if node.op in ops.ALIAS | ops.PICK | _HOMOGENEOUS:
-            listed = node.args[0] if node.op == "cat" else ()
+            listed = node.args[0] if node.op in ("cat", "stack") else ()
             floating = [r.node for r in listed if isinstance(r, Ref)] or [
                 a for a in args if self.graph[a].floating and self.graph[a].data
             ]
             return floating
+        if not node.weights:
+            raise _No("it acts on the data themselves")
         raise _No(f"{node.op} does not commute with it")
 
     def _factor_of(self, node: Node, args: list[int]) -> list[int]:
@@ -206,7 +213,8 @@ def find_folds(
             elif here:
                 folds.append(folder.fold(operation.module, attribute, factor, here))
             else:
-                reason = "it scales a sum as a whole, or belongs to an inserted connection"
+                inserted = attribute.startswith(SKIP.format(""))
+                reason = _INSERTED if inserted else "it is applied by code outside the layers"
                 folds.append(Fold(operation.module, attribute, factor, (), reason))
     return tuple(folds)
 
@@ -240,13 +248,41 @@ def fold_transfer(model: nn.Module) -> FoldReport:
     class and forward pass back. Where one is not (a branch that ends in a GELU, say), it stays in
     the forward pass and the report names it.
     """
-    plan = plan_of(model)
-    if PLAN_ATTRIBUTE not in model.__dict__:
-        raise TransferError(f"the transfer sits on a part of this model: {part_of(model, 'fold')}")
+    plan = _whole_plan(model, "fold")
     folded = tuple(f for f in plan.folds if not f.reason)
     kept = tuple(f for f in plan.folds if f.reason)
-    factors: dict[str, float] = {}
-    modules = dict(model.named_modules())
+    factors = _multiplied(model, folded, 1.0)
+    if not kept:
+        restore(model)
+    else:
+        modules = dict(model.named_modules())
+        for fold in folded:
+            set_factor(modules[fold.module], fold.attribute, 1.0)
+        _replan(model, plan.with_folds(kept, factors))
+    return FoldReport(folded, kept)
+
+
+def unfold_transfer(model: nn.Module) -> FoldReport:
+    """Give a transferred model the outputs back that it had before, through its weights.
+
+    >>> apply_transfer(model, batch, init="keep")                           # doctest: +SKIP
+    >>> print(unfold_transfer(model))                                       # doctest: +SKIP
+
+    The other way round from `fold_transfer`, before training: weights are multiplied by L and gamma
+    where that is exact; what could not be is named. Fine-tuning then starts from the checkpoint's
+    own function, with the rates of the rules.
+    """
+    plan = _whole_plan(model, "unfold")
+    folded = tuple(f for f in plan.folds if not f.reason)
+    _replan(model, plan.with_folds(plan.folds, _multiplied(model, folded, -1.0)))
+    return FoldReport(folded, tuple(f for f in plan.folds if f.reason))
+
+
+def _whole_plan(model: nn.Module, verb: str) -> Plan:
+    """The plan of a model that still has every parameter as it was planned."""
+    plan = plan_of(model)
+    if PLAN_ATTRIBUTE not in model.__dict__:
+        raise TransferError(f"the transfer sits on a part of this model: {part_of(model, verb)}")
     here = {n: tuple(p.shape) for n, p in model.named_parameters()}
     gone = [n for n, r in plan.params.items() if here.get(n) != r.shape]
     if gone:
@@ -254,21 +290,47 @@ def fold_transfer(model: nn.Module) -> FoldReport:
             f"the model no longer has {gone[0]} as it was planned: what was replaced cannot be "
             "folded. Call remove_transfer(model), or fold before layers are replaced"
         )
-    for fold in folded:
+    return plan
+
+
+def _multiplied(model: nn.Module, folds: Iterable[Fold], power: float) -> dict[str, float]:
+    """Factors to this power into the weights; returns what each parameter was multiplied by."""
+    factors: dict[str, float] = {}
+    modules = dict(model.named_modules())
+    for fold in folds:
         if fold.attribute == QUERY:
-            _fold_queries(modules[fold.module], fold.factor)
+            _fold_queries(modules[fold.module], fold.factor**power)
         for name in fold.params:
-            factors[name] = factors.get(name, 1.0) * fold.factor
+            factors[name] = factors.get(name, 1.0) * fold.factor**power
     rescale(model, factors)
-    if not kept:
-        restore(model)
-    else:
-        for fold in folded:
-            set_factor(modules[fold.module], fold.attribute, 1.0)
-        plan = plan.with_folds(kept, factors)
-        attach(model, PLAN_ATTRIBUTE, plan)
-        keep_scales(model, plan)
-    return FoldReport(folded, kept)
+    return factors
+
+
+def _replan(model: nn.Module, plan: Plan) -> None:
+    attach(model, PLAN_ATTRIBUTE, plan)
+    keep_scales(model, plan)
+
+
+def forward_changes(plan: Plan) -> list[str]:
+    """What a checkpoint's owner has to know where weights are kept and the forward pass is not."""
+    changes = [
+        f"{b.count} x {b.what} times {b.factor:.4g}" for b in plan.branches if b.factor != 1.0
+    ]
+    layers = sum(m.count for m in plan.messages if not m.normalised)
+    if layers:
+        changes.append(f"{layers} x message passing divided by gamma = {plan.gamma:.4g}")
+    if not changes:
+        return []
+    params = fold_names(dict.fromkeys(name for fold in plan.folds for name in fold.params))
+    kept = sorted({fold.reason for fold in plan.folds if fold.reason})
+    back = f" into {', '.join(params)}" if params else ""
+    rest = f" (all but what cannot be: {'; '.join(kept)})" if kept else " exactly"
+    return [
+        f"init='keep': the weights stay, the forward pass does not: {'; '.join(changes)}. A "
+        "checkpoint that was trained without gnn_mup gives other outputs than before. Fine-tune it "
+        f"as it is; or call unfold_transfer(model), which brings its outputs back{back}{rest}; or "
+        "pass residual='off', gamma=None: then nothing but the learning rates changes"
+    ]
 
 
 def _fold_queries(module: nn.Module, factor: float) -> None:

@@ -6,8 +6,10 @@ branches they are divided by their number. Pure: graph and sums -> records.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -33,30 +35,32 @@ class Readouts:
 class ReadoutFinder:
     """Looks through the sums that are neither residual nor anything else."""
 
-    def __init__(self, graph: Graph, lineage: Lineage, sums: Sequence[Sum]) -> None:
+    def __init__(self, graph: Graph, lineage: Lineage, sums: Sequence[Sum], depth: int = 0) -> None:
         self.graph, self.lineage, self.sums = graph, lineage, sums
+        # Without a stream there is no L: also the layers' own outputs go by their number.
+        self.kinds = ("", "learned skip") if depth > 1 else ("", "learned skip", "sum over layers")
 
     def find(self) -> list[Readouts]:
         return [*self._added(), *self._stacked()]
 
     def _added(self) -> Iterator[Readouts]:
         for found in self.sums:
-            if found.kind not in ("", "learned skip") or not self._at_the_end(found.root):
+            if found.kind not in self.kinds or not self._at_the_end(found.root):
                 continue
-            looped = self._loops(found)
-            if not self._chained([leaf.node for leaf in found.leaves], looped):
+            looped = self._in_loop(found)
+            terms = [edit.summand for edit in looped] or [leaf.node for leaf in found.leaves]
+            if looped and not self._started(looped):
+                terms.append(self._other(looped[0]))  # the sum begins with its first summand
+            if not self._chained(terms, bool(looped)):
                 continue
             found.kind = KIND
-            count = len(found.leaves)
+            count = len(terms)
+            edits = [replace(edit, factor=1.0 / count) for edit in looped]
+            pairs = [(edit.summand, edit.add) for edit in edits]
             if not looped:
                 edits = [Edit(found.root, None, 1.0 / count, KIND)]
-                consumers = {(leaf.node, add) for leaf in found.leaves for add in found.adds}
-                terms = {pair: 1 << i for i, pair in enumerate(sorted(consumers))}
-                yield Readouts(found.root, count, edits, terms)
-                continue
-            edits = sorted(self._in_loop(found, 1.0 / count), key=lambda e: e.add)
-            terms = {(e.summand, e.add): 1 << i for i, e in enumerate(edits)}
-            yield Readouts(found.root, count, edits, terms)
+                pairs = [(term, add) for term in terms for add in found.adds]
+            yield Readouts(found.root, count, edits, {p: 1 << i for i, p in enumerate(pairs)})
 
     def _stacked(self) -> Iterator[Readouts]:
         """``torch.stack(outs).sum(0)``."""
@@ -97,9 +101,8 @@ class ReadoutFinder:
 
     def _state(self, term: int, terms: list[int]) -> int:
         """The latest value that this summand and another are made from: the layer it reads."""
-        others = 0
-        for other in terms:
-            others |= self.graph[other].ancestors if other != term else 0
+        made = [self.graph[t].ancestors | self.graph[t].bit for t in terms if t != term]
+        others = functools.reduce(operator.or_, made, 0)
         here = self.graph[term]
         return ((here.ancestors | here.bit) & others & self._features).bit_length() - 1
 
@@ -113,11 +116,27 @@ class ReadoutFinder:
 
     # -- where its factor goes ------------------------------------------------------------------
 
-    def _loops(self, found: Sum) -> bool:
-        """Whether one expression ran for several summands: a loop, or the built-in sum."""
-        sites = [self._where(add) for add in found.adds]
+    def _in_loop(self, found: Sum) -> list[Edit]:
+        """The additions of one expression that ran for several summands (a loop, or the built-in
+        sum), with the summand of each; none where it ran once."""
+        spine = [add for add in found.adds if self._where(add) == self._where(found.root)]
         starts = [leaf.node for leaf in found.leaves if self._starts(leaf.node, found)]
-        return len(set(sites)) < len(sites) or bool(starts)
+        if len(spine) + len(starts) < 2:
+            return []
+        sums = {*spine, *starts}
+        edits = []
+        for add in sorted(sums):
+            args = [a.node for a in self.graph[add].args[:2] if isinstance(a, Ref)]
+            args = [a for a in args if self.graph[a].data]
+            new = [a for a in args if a not in sums]
+            summand = new[-1] if new else args[-1]
+            edits.append(Edit(add, self._operand(add, summand), 1.0, KIND, summand))
+        return edits
+
+    def _operand(self, add: int, summand: int) -> int:
+        args = self.graph[add].args[:2]
+        both = [a for a in args if isinstance(a, Ref)]
+        return args.index(Ref(summand)) if len(both) == 2 else 1
 
     def _where(self, index: int) -> object:
         site = self.graph[index].site
@@ -126,24 +145,15 @@ class ReadoutFinder:
     def _starts(self, index: int, found: Sum) -> bool:
         """``0 + first``: the same expression before there was anything to add to."""
         node = self.graph[index]
-        sites = {self._where(add) for add in found.adds}
-        return node.op in ops.ADD and self._where(index) in sites
+        return node.op in ops.ADD and self._where(index) == self._where(found.root)
 
-    def _in_loop(self, found: Sum, factor: float) -> Iterator[Edit]:
-        """The summand of each addition; the first keeps its 1 where the sum starts from it."""
-        adds = set(found.adds)
-        for add in found.adds:
-            args = [a.node for a in self.graph[add].args[:2]]
-            sums = [a in adds or self._starts(a, found) for a in args]
-            operand = sums.index(False) if any(sums) and not all(sums) else 1
-            yield Edit(add, operand, factor, KIND, args[operand])
-        for leaf in found.leaves:
-            if self._starts(leaf.node, found):
-                first = next(a.node for a in self._data_args(self.graph[leaf.node]))
-                yield Edit(leaf.node, 1, factor, KIND, first)
+    def _started(self, edits: list[Edit]) -> bool:
+        return self._other(edits[0]) < 0
 
-    def _data_args(self, node: Node) -> Iterator[Ref]:
-        yield from (a for a in node.args if isinstance(a, Ref) and self.graph[a.node].data)
+    def _other(self, edit: Edit) -> int:
+        """What a summand is added to, where that is data."""
+        args = [a.node for a in self.graph[edit.add].args[:2] if isinstance(a, Ref)]
+        return next((a for a in args if a != edit.summand and self.graph[a].data), -1)
 
 
 def sums_over_stack(node: Node, stack: Node) -> bool:

@@ -33,9 +33,10 @@ class Residuals:
         self._drop_nested()
         self._add_initial()
         self._add_constants()
+        self._agree()
         self._promote()
         self.depth = self._levels()
-        self.readouts = ReadoutFinder(graph, self.lineage, self.sums).find()
+        self.readouts = ReadoutFinder(graph, self.lineage, self.sums, self.depth).find()
 
     # -- finding ---------------------------------------------------------------------------
 
@@ -487,6 +488,25 @@ class Residuals:
             again = site is not None and places.count((site.code, site.lasti)) > 1
             if again or origins.count(leaf.origin) > 1:
                 found.branches = [*found.branches, leaf]
+
+    def _agree(self) -> None:
+        """The same expression has the same branches in all layers: in the first, where the stream
+        is still the first layer's output, one may not be told from the other (GCNII)."""
+        positions: dict[object, set[int]] = {}
+        same: dict[object, list[Sum]] = {}
+        for found in self.residual:
+            site = self.graph[found.root].site
+            assert found.stream is not None
+            if site is not None:
+                stream = found.leaves.index(found.stream)
+                key = (site.code, site.lasti, len(found.leaves), stream)
+                nodes = {leaf.node for leaf in found.branches}
+                at = {i for i, leaf in enumerate(found.leaves) if leaf.node in nodes}
+                positions.setdefault(key, set()).update(at)
+                same.setdefault(key, []).append(found)
+        for place, sums in same.items():
+            for found in sums:
+                found.branches = [found.leaves[i] for i in sorted(positions[place])]
 
     # -- depth and what follows from it ------------------------------------------------------
 

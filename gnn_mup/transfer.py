@@ -31,7 +31,7 @@ from .errors import (
 )
 from .example import Call, as_call, cloned
 from .extend import described
-from .fold import find_folds
+from .fold import find_folds, forward_changes
 from .groups import LR_MULT, PLAN_ATTRIBUTE, TransferGroups, build_groups, part_of, plan_of
 from .insert import Insertion, depth_of, draft_insertions, insertions
 from .plan import Branch, Plan, Settings, check_patterns, matches, resolve_optimizer
@@ -249,6 +249,8 @@ def _prepare(
         inserted=bool(findings.inserted),
         scores=scores(findings.residuals.graph),
     )
+    if options.init == "keep":
+        plan = replace(plan, notes=(*plan.notes, *forward_changes(plan)))
     return plan, operations
 
 
@@ -502,11 +504,13 @@ def _check_model(model: Any) -> None:
 def _is_wrapped(module: nn.Module) -> bool:
     """Whether a forward pass was handed on to something that keeps what it has seen of it."""
     kinds = {cls.__name__ for cls in type(module).__mro__}
+    forward: Any = module.forward
+    decorated = hasattr(forward, "_torchdynamo_orig_callable")
     return (
         not kinds.isdisjoint(_WRAPPERS)
         or isinstance(module, torch.jit.ScriptModule)
         or module._compiled_call_impl is not None
-        or hasattr(module.forward, "_torchdynamo_orig_callable")
+        or (decorated and not getattr(forward, "_torchdynamo_disable", False))
     )
 
 

@@ -1339,7 +1339,8 @@ class LearnedMixture(PreNorm):
     """A gate that is one learned number a layer."""
 
     expected = Expect(
-        {**Highway.expected.params, "mix": "hidden no-width"},
+        {k: v for k, v in Highway.expected.params.items() if not k.startswith("gates")}
+        | {"mix": "hidden no-width"},
         depth=1,
         scaled=0,
         left=("gate",),
@@ -2536,6 +2537,49 @@ class AverageThenNorm(PreNorm):
         x = self.enc(x)
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = norm(0.5 * f * conv(x, edge_index) + 0.5 * x)
+        return self.dec(x)
+
+
+class SumOfPlainLayers(LearnedSkip):
+    """Polynormer's local part: no stream, but the outputs of all layers are added up."""
+
+    expected = Expect(
+        LearnedSkip.expected.params,
+        depth=1,
+        scaled=L,
+        left=("learned skip", "scaled skip (coefficient 0.1)"),
+        notes=WIDTH_ONLY,
+    )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        total: Any = 0
+        for conv, lin, norm in zip(self.convs, self.lins, self.norms, strict=True):
+            x = F.relu(norm(conv(x, edge_index) + lin(x)))
+            x = 0.1 * x + 0.9 * norm(F.gelu(lin(x)) * x)
+            total = total + x
+        return self.dec(total)
+
+
+class Variant(PreNorm):
+    """GCNII's other variant: a stream, and the first features inside the branch."""
+
+    expected = Expect({**ENDS, **GCN, **NORMS}, left=("long skip",))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = x0 = F.relu(self.enc(x))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            near = 0.9 * scatter(x[edge_index[0]], edge_index[1], 0, x.size(0), reduce="mean")
+            near = near + 0.1 * x0
+            x = F.relu(0.3 * conv(norm(near), edge_index) + 0.7 * near + x)
+        return self.dec(x)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        x = x0 = F.relu(self.enc(x))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            near = 0.9 * scatter(x[edge_index[0]], edge_index[1], 0, x.size(0), reduce="mean")
+            near = near + 0.1 * x0
+            x = F.relu(f * 0.3 * conv(norm(near), edge_index) + f * 0.7 * near + x)
         return self.dec(x)
 
 

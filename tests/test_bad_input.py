@@ -29,7 +29,7 @@ from bad_input import (
     refused,
     words_in,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data, HeteroData
 
@@ -260,7 +260,6 @@ def _name(module: nn.Module) -> str:
     return type(module).__name__
 
 
-
 # ---- what is done rather than refused -----------------------------------------------------------
 
 
@@ -292,6 +291,16 @@ def test_lazy_models_are_planned_and_transferred_alike() -> None:
     refused(lambda: apply_transfer(lazy, (X, EDGES), roles={"no": "encoder"}), "", lazy := Lazy())
 
 
+class NotCompiled(Net):
+    @torch.compiler.disable
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index)
+
+
+def test_what_must_not_be_compiled_is_not_taken_for_compiled() -> None:
+    assert plan_transfer(NotCompiled(), (X, EDGES)).depth == 2
+
+
 def test_half_precision_models() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         model = Net().to(dtype)
@@ -318,7 +327,6 @@ def test_what_looks_wrong_is_warned_of(model: nn.Module, example: Any, words: st
 
 def test_a_learning_rate_of_zero_trains_nothing() -> None:
     assert {g["lr"] for g in apply_transfer(Net(), (X, EDGES), lr=0)} == {0.0}
-
 
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -423,7 +431,6 @@ def test_arguments(name: str) -> None:
 def test_an_unknown_argument() -> None:
     model = Net()
     refused(lambda: plan_transfer(model, (X, EDGES), learning_rate=1), "learning_rate", model)
-
 
 
 # ---- base shapes --------------------------------------------------------------------------------

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
+from models import MODELS, Toy
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, GINConv, GraphConv, TransformerConv
 
-from gnn_mup import TransferError, apply_transfer, fold_transfer, load, remove_transfer, save
+from gnn_mup import (
+    TransferError,
+    TransferWarning,
+    apply_transfer,
+    fold_transfer,
+    load,
+    plan_transfer,
+    remove_transfer,
+    save,
+    unfold_transfer,
+)
 
 X, EDGES = torch.randn(14, 5), torch.randint(0, 14, (2, 60))
 
@@ -78,6 +92,71 @@ def test_what_cannot_be_baked_in_stays_and_is_named(conv: str, ends_in: str, wor
     assert words in str(report)
     torch.testing.assert_close(model(X, EDGES), before, rtol=1e-5, atol=1e-6)
     remove_transfer(model)  # what is left can still be undone
+
+
+@pytest.mark.parametrize("cls", MODELS, ids=lambda cls: cls.__name__)
+def test_every_model_leaves_as_it_was(cls: type[Toy]) -> None:
+    """Kept weights unfolded: the old outputs. Changed and folded: the outputs it had before."""
+    torch.manual_seed(1)
+    model = cls().eval()
+    old = output_of(model)
+    options = {"depth": 5, **cls.expected.options}  # no power of two: rounding shows
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TransferWarning)
+        apply_transfer(model, cls.example(), init="keep", **options)
+    report = unfold_transfer(model)
+    if report.complete:
+        assert_same(output_of(model), old)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * parameter.square().mean().sqrt() * torch.randn(parameter.shape)
+    trained = output_of(model)
+    again = fold_transfer(model)
+    assert_same(output_of(model), trained)
+    left = [k for m in model.modules() for k in m.__dict__ if "gnn_mup" in k]
+    assert again.complete == report.complete == (not left)
+    assert all(fold.reason for fold in again.kept)
+
+
+def output_of(model: Toy) -> Tensor:
+    with torch.no_grad():
+        out = model(*model.example())
+    return out[0] if isinstance(out, tuple) else out
+
+
+def assert_same(one: Tensor, other: Tensor) -> None:
+    scale = float(other.detach().abs().max())
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * scale)
+
+
+def test_the_plan_says_what_a_checkpoint_meets() -> None:
+    note = plan_transfer(Net("graph", "relu"), (X, EDGES), init="keep").notes[-1]
+    assert "4 x residual branch times 0.25; 4 x message passing divided by gamma =" in note
+    assert "unfold_transfer(model), which brings its outputs back into convs.{0..3}" in note
+    assert "exactly; or pass residual='off', gamma=None" in note
+    note = plan_transfer(Net("gcn", "gelu"), (X, EDGES), init="keep").notes[-1]
+    assert "all but what cannot be: gelu does not commute with it" in note
+    for options in ({"init": "keep", "residual": "off", "gamma": None}, {}):
+        plan = plan_transfer(Net(), (X, EDGES), **options)
+        assert not any("init='keep'" in text for text in plan.notes)
+
+
+def test_a_checkpoint_comes_and_goes() -> None:
+    """Unfolded and folded back, a model trained elsewhere has its own weights again."""
+    model = Net("graph", "relu").eval()
+    weights, before = copy.deepcopy(model.state_dict()), model(X, EDGES)
+    apply_transfer(model, (X, EDGES), init="keep")
+    assert not torch.allclose(model(X, EDGES), before, atol=1e-3)
+    assert unfold_transfer(model).complete
+    assert_same(model(X, EDGES), before)
+    assert fold_transfer(model).complete
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-6, atol=0)
+    apply_transfer(model, (X, EDGES), init="keep")
+    unfold_transfer(model)
+    remove_transfer(model)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, weights[name], rtol=1e-6, atol=0)
 
 
 def test_checkpoints_go_back_where_they_belong(tmp_path) -> None:

@@ -1,6 +1,6 @@
 """What holds for every model, asked of random ones: 200 in CI, as many as GNN_MUP_FUZZ says.
 
-    GNN_MUP_FUZZ=2000 pytest tests/test_fuzz.py
+GNN_MUP_FUZZ=2000 pytest tests/test_fuzz.py
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ def short(name: str) -> str:
 
 
 def folded(name: str) -> str:
-    """The name with its first number left open: ``convs.0.nn.2`` -> ``convs.*.nn.2``."""
-    return re.sub(r"(^|\.|\s)\d+(?=\.|$)", r"\1*", name, count=1)
+    """The name with its first number left open: ``convs.0.nn.2`` -> ``convs.*.nn.2``; a number that
+    ends a name counts as well, ``gcl_0.w`` -> ``gcl_*.w``."""
+    return re.sub(r"((?:^|[.\s])(?:[^.\s]*_)?)\d+(?=\.|$)", r"\1*", name, count=1)
 
 
 def layers_of(names: Sequence[str], plan: Plan | None) -> dict[str, Layer]:
