@@ -85,7 +85,10 @@ class Folder:
                 here = [u for u in self.places.uses_at(index) if u.how == "matrix"]
                 if len(here) != 1 or here[0].data not in operands:
                     return set()
-                params.add(here[0].param)
+                try:
+                    params.add(self._matrix_at(self.graph[index], here[0].param))
+                except _No:
+                    return set()
         nodes = set().union(*(consumers for _, consumers in uses))
         used = [u.node for name in params for u in self.places.uses.by_param[name]]
         return params if all(node in nodes for node in used) else set()
@@ -104,25 +107,35 @@ class Folder:
     def _weights_at(self, node: Node) -> set[str]:
         uses = self.places.uses_at(node.index)
         matrices = {u.param for u in uses if u.how == "matrix"}
-        operands = list(node.parents)
         biased = node.op in ("addmm", "baddbmm")
-        bias = self.graph[operands.pop(0)] if biased else None
+        bias = self.graph[node.parents[0]] if biased else None
         if len(matrices) != 1 or node.op in ops.RECURRENT or (bias and bias.param is None):
             raise _No(f"{node.op} is not one matrix and its bias")
-        weights = [o for o in operands if self.places.lineage.weight_like(o)]
-        if len(weights) != 1 or not self._proportional(weights[0], min(matrices)):
-            raise _No("its weight is computed from parameters")
-        return matrices | ({str(bias.param)} if bias else set())
+        found = self._matrix_at(node, min(matrices))
+        return {found} | ({str(bias.param)} if bias else set())
 
-    def _proportional(self, index: int, name: str) -> bool:
-        """Whether a weight grows like this one of the parameters it is made of."""
+    def _matrix_at(self, node: Node, name: str) -> str:
+        """What has to be scaled for the weight of a contraction, made of this matrix, to be."""
+        operands = node.parents[1:] if node.op in ("addmm", "baddbmm") else node.parents
+        weights = [o for o in operands if self.places.lineage.weight_like(o)]
+        found = self._carrier(weights[0], name) if len(weights) == 1 else None
+        if found is None:
+            raise _No("its weight is computed from parameters")
+        return found
+
+    def _carrier(self, index: int, name: str) -> str | None:
+        """The parameter that a weight grows with: the matrix, or the gain of its weight norm."""
         node = self.graph[index]
         if node.op == "param":
-            return node.param == name
+            return name if node.param == name else None
+        if node.op == "_weight_norm_interface":
+            direction, gain = (self.graph[p] for p in node.parents[:2])
+            return gain.param if direction.param == name else None
         if node.op not in ops.ALIAS | ops.PICK | ops.GATHER | ops.MUL | {"mm", "bmm"}:
-            return False
-        ways = [p for p in node.parents if self.graph[p].weights and self._proportional(p, name)]
-        return len(ways) == 1
+            return None
+        ways = [self._carrier(p, name) for p in node.parents if self.graph[p].weights]
+        found = [way for way in ways if way is not None]
+        return found[0] if len(found) == 1 else None
 
     def _scaled_parents(self, node: Node, way: _Way) -> list[int]:
         """What has to be scaled for this node to be."""

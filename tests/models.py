@@ -1339,7 +1339,8 @@ class LearnedMixture(PreNorm):
     """A gate that is one learned number a layer."""
 
     expected = Expect(
-        {**Highway.expected.params, "mix": "hidden no-width"},
+        {k: v for k, v in Highway.expected.params.items() if not k.startswith("gates")}
+        | {"mix": "hidden no-width"},
         depth=1,
         scaled=0,
         left=("gate",),

@@ -15,11 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GCNConv, GraphConv
 
 from gnn_mup import (
     TransferError,
     apply_transfer,
+    fold_transfer,
     make_base_shapes,
     plan_transfer,
     remove_transfer,
@@ -254,6 +255,46 @@ def test_beside_a_base_gains_follow_the_weight() -> None:
     hidden, _ = gain_and_direction(model.mixers[0])
     assert rate_of(adam, hidden) == pytest.approx(0.01)
     assert rate_of(sgd, hidden) == pytest.approx(0.01 * 4)
+
+
+# ---- folded --------------------------------------------------------------------------------------
+
+
+class Folding(nn.Module):
+    """1/L goes into the mixers, which come before it, 1/gamma into what is applied to the sums."""
+
+    def __init__(self, gains: bool = False) -> None:
+        super().__init__()
+        wrap = parametrizations.weight_norm
+        self.encoder = nn.Linear(6, 16)
+        self.convs = nn.ModuleList(GraphConv(16, 16) for _ in range(3))
+        self.mixers = nn.ModuleList(wrap(nn.Linear(16, 16)) for _ in range(3))
+        for conv in self.convs:
+            wrap(conv.lin_rel)
+        self.gains = nn.Parameter(torch.ones(16, 1)) if gains else None
+        self.decoder = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.encoder(x)
+        for conv, mixer in zip(self.convs, self.mixers, strict=True):
+            h = conv(x, edge_index).relu()
+            # A weight that is a product is scaled once, not once for each of its factors.
+            h = mixer(h) if self.gains is None else F.linear(h, self.gains * mixer.weight)
+            x = x + h
+        return self.decoder(x)
+
+
+@pytest.mark.parametrize("gains", [False, True])
+def test_factors_are_folded_into_the_gain_alone(gains: bool) -> None:
+    torch.manual_seed(0)
+    model = Folding(gains)
+    apply_transfer(model, CALL)
+    before = model(*CALL)
+    report = fold_transfer(model)
+    torch.testing.assert_close(model(*CALL), before, rtol=1e-4, atol=1e-5)
+    assert len(report.folded) == 4
+    assert report.complete
+    assert not any("original1" in name for fold in report.folded for name in fold.params)
 
 
 # ---- what has no rule ----------------------------------------------------------------------------
