@@ -463,7 +463,7 @@ MODELS = [
         "local_convs.3.lin.weight": f"hidden width-to-width {D}",
         "h_lins.3.weight": f"hidden width-to-width {D}",
         "pred_local.weight": f"decoder width-out {D}",
-    }, depth=1, scaled=0, left=("learned skip",), notes=WIDTH_ONLY), depth_is_size=False),
+    }, depth=1, scaled=L, left=("learned skip",), notes=WIDTH_ONLY), depth_is_size=False),
     Entry("Polynormer (local and global)", polynormer_global, ("x", "edge_index", "batch"), Expect({
         "local_convs.0.lin.weight": f"encoder data-in {N0}",
         "global_attn.*.[qkv].weight": f"hidden width-to-width {D}",

@@ -160,7 +160,7 @@ MODELS = [
         "convs.*.nn.2.weight": f"residual width-to-width {2 * D}",
         "bns.*": "residual vector",
         "linears_prediction.*.weight": f"decoder width-out {D}",
-    }, gamma=True, inserted=True, scaled=2 * L)),
+    }, gamma=True, inserted=True, scaled=L + (L + 1))),
     toy("GatedGCN", models.GatedGCN, style="two streams in a tuple"),
     Entry("ResGatedGraphConv", ResGatedGCN, ("x", "edge_index"), Expect({
         **ENDS,
