@@ -82,7 +82,7 @@ def row(entry: Entry, args: argparse.Namespace) -> dict[str, str]:
         line |= {"width": "refused", "depth": "refused", "note": str(error).splitlines()[0]}
     if entry.missing:
         line["note"] = f"known gap: {entry.missing}"
-    if line["width"].startswith("fail") and entry.name in UNSETTLED:
+    if "fail" in line["width"] + line["depth"] and entry.name in UNSETTLED:
         line["note"] = "; ".join([UNSETTLED[entry.name], line["note"]]).removesuffix("; ")
     return line | {"seconds": f"{time.process_time() - start:.1f}"}
 

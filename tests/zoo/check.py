@@ -20,6 +20,7 @@ UNSETTLED = {
     "SAN": "probably its head, which ends in D / 4 units: 8 at the smallest width",
     "Polynormer (local and global)": "the output's change falls like D^-0.45, not explained",
     "Graph U-Net": "probably top-k pooling, which chooses other nodes at every width",
+    "GMT": "the check takes the sums of its learned queries, on the same line, for branches",
     "SAGE link predictor": "the decoder's own part falls like D^-0.56 behind a product of features",
     "MPNN (NNConv, GRU, Set2Set)": "the output's change falls like D^-0.35, not explained",
 }
