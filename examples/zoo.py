@@ -26,7 +26,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from zoo import FAMILIES, ZOO, Entry, check  # noqa: E402
+from zoo import FAMILIES, UNSETTLED, ZOO, Entry, check  # noqa: E402
 
 from gnn_mup import Plan, TransferError, apply_transfer  # noqa: E402
 from gnn_mup.diagnostics.verdict import Verdict  # noqa: E402
@@ -63,7 +63,8 @@ def note_of(entry: Entry, plan: Plan) -> str:
     lines = [n for n in plan.notes if n.startswith("transfers in width only")]
     lines += [w.partition(":")[0] if "side by side" not in w else "raw data beside features"
               for w in plan.warnings]  # fmt: skip
-    return "; ".join(dict.fromkeys(lines + [entry.style] * bool(entry.style)))
+    lines += [entry.style] * bool(entry.style)
+    return "; ".join(dict.fromkeys(lines))
 
 
 def row(entry: Entry, args: argparse.Namespace) -> dict[str, str]:
@@ -81,6 +82,8 @@ def row(entry: Entry, args: argparse.Namespace) -> dict[str, str]:
         line |= {"width": "refused", "depth": "refused", "note": str(error).splitlines()[0]}
     if entry.missing:
         line["note"] = f"known gap: {entry.missing}"
+    if "fail" in line["width"] + line["depth"] and entry.name in UNSETTLED:
+        line["note"] = "; ".join([UNSETTLED[entry.name], line["note"]]).removesuffix("; ")
     return line | {"seconds": f"{time.process_time() - start:.1f}"}
 
 
