@@ -67,6 +67,7 @@ def _layer(name: str, plan: Plan | None) -> Layer:
         role = record.role.value
         score = role == "residual" and record.kind.value == "width-out"
         late = (not prefix and (bare in plan.scores or _PACKED.search(bare) is not None)) or score
+        late |= bool(prefix) and role == "decoder"  # readouts that are added up fall with the width
         generates = record.kind.value.startswith("generated")
     if prefix:
         role = "branch"
