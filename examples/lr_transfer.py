@@ -23,8 +23,8 @@ from gnn_mup.measure import weight_decay_from_tau
 
 BATCHES = {"QM9": 1, "digits": 1, "MNIST": 1, "Cora": 12, "CamVid-SP": 1}
 STEPS = {"adam": 24, "adamw": 24, "sgd": 48}
-TAU = 10.0
-"""tau_epoch of AdamW, in epochs: about what a run takes, as in the paper."""
+RUNS = 2.0
+"""The time scale of AdamW's decay, in runs: the paper has 0.4 to 1.9 (tau_epoch over epochs)."""
 
 ADAM = {
     "transfer": Grid(-3.5, 0, 0.5),
@@ -56,7 +56,7 @@ def main() -> None:
 def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
     problem = PROBLEMS[name](args.root, BATCHES[name])
     steps = args.steps or STEPS[optimizer]
-    decay = partial(decay_of, len(problem.train)) if optimizer == "adamw" else 0.0
+    decay = decay_for(optimizer, len(problem.train), steps)
     report = run(
         f"lr_transfer_{name}_{optimizer}",
         args,
@@ -68,7 +68,7 @@ def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
         weight_decay=decay,
     )
     title = f"{name}, {optimizer}, {steps} steps"
-    tau = TAU if optimizer == "adamw" else None
+    tau = decay.keywords["tau"] if isinstance(decay, partial) else None
     write(report, args, title, data=name, optimizer=optimizer, steps=steps, tau_epoch=tau)
 
 
@@ -78,9 +78,16 @@ def kinds_for(optimizer: str) -> dict[str, Any]:
     return {**KINDS, "transfer": transfer}
 
 
-def decay_of(steps: int, lr: float) -> float:
-    """The weight decay that keeps tau_epoch, with so many steps in an epoch."""
-    return weight_decay_from_tau(tau=TAU, lr=lr, batch_size=1, train_size=steps)
+def decay_for(optimizer: str, epoch: int, steps: int) -> Any:
+    """AdamW: the weight decay as a function of eta0, so that tau_epoch stays; else none."""
+    if optimizer != "adamw":
+        return 0.0
+    return partial(decay_of, tau=RUNS * steps / epoch, epoch=epoch)
+
+
+def decay_of(lr: float, tau: float, epoch: int) -> float:
+    """The weight decay that gives tau_epoch, with so many steps in an epoch."""
+    return weight_decay_from_tau(tau=tau, lr=lr, batch_size=1, train_size=epoch)
 
 
 if __name__ == "__main__":

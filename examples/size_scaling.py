@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from functools import partial
 from typing import Any
 
 from experiments.figures import panels
@@ -20,7 +19,7 @@ from experiments.models import GCNBlock
 from experiments.problems import PROBLEMS
 from experiments.study import JUDGED, OPTIMIZERS, Grid, note, parser, run, start
 from experiments.training import training
-from lr_transfer import BATCHES, STEPS, decay_of, kinds_for
+from lr_transfer import BATCHES, STEPS, decay_for, kinds_for
 
 from gnn_mup.diagnostics.sweep_report import SweepReport
 
@@ -75,15 +74,16 @@ def again(name: str, optimizer: str, scan: SweepReport, args: argparse.Namespace
     problem = PROBLEMS[name](args.root, BATCHES[name])
     rates = {kind: math.log2(scan.anchor(kind)) for kind in LABELS}
     kinds = kinds_for(optimizer)
+    steps = args.steps or 2 * STEPS[optimizer]
     return run(
         f"size_scaling_{name}_{optimizer}",
         args,
         problem.build(GCNBlock),
-        training(problem, args.steps or 2 * STEPS[optimizer]),
+        training(problem, steps),
         {kind: Grid(rate, rate) for kind, rate in rates.items()},
         transfer={kind: kinds[kind] for kind in LABELS},
         optimizer=OPTIMIZERS[optimizer],
-        weight_decay=partial(decay_of, len(problem.train)) if optimizer == "adamw" else 0.0,
+        weight_decay=decay_for(optimizer, len(problem.train), steps),
     )
 
 

@@ -18,7 +18,6 @@ from .errors import (
 from .extend import Weight, describes
 from .fold import FoldReport, fold_transfer, unfold_transfer
 from .groups import TransferGroups, clip_grad_norm_, set_lr, transfer_groups
-from .measure import measure_correction, measure_gamma, tau_epoch, weight_decay_from_tau
 from .plan import Plan
 from .shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .transfer import apply_transfer, make_base_shapes, plan_transfer, remove_transfer
@@ -28,22 +27,27 @@ if TYPE_CHECKING:
     from .diagnostics.fit import Fit
     from .diagnostics.sweep import sweep
     from .diagnostics.tune import tune
+    from .measure import measure_correction, measure_gamma, tau_epoch, weight_decay_from_tau
 
 __version__ = "0.1.0"
 
 _LATER = {
-    "assert_transfers": "coord_check",
-    "coord_check": "coord_check",
-    "Fit": "fit",
-    "sweep": "sweep",
-    "tune": "tune",
+    "assert_transfers": ".diagnostics.coord_check",
+    "coord_check": ".diagnostics.coord_check",
+    "Fit": ".diagnostics.fit",
+    "sweep": ".diagnostics.sweep",
+    "tune": ".diagnostics.tune",
+    "measure_correction": ".measure",
+    "measure_gamma": ".measure",
+    "tau_epoch": ".measure",
+    "weight_decay_from_tau": ".measure",
 }
-"""Diagnostics are imported when they are used, so that importing gnn_mup stays cheap."""
+"""Measurements and diagnostics are imported when they are used, so that importing stays cheap."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        return getattr(import_module(f".diagnostics.{_LATER[name]}", __name__), name)
+        return getattr(import_module(_LATER[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

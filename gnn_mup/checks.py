@@ -17,6 +17,7 @@ def warnings_of(places: Places) -> list[str]:
     found = _lost(places.graph)
     found += _inputs(places)
     found += _pooling(places)
+    found += _on_the_stream(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
     found += _mixed(places)
@@ -100,6 +101,19 @@ def _averages(places: Places, node: Node) -> bool:
     )
 
 
+def _on_the_stream(places: Places) -> list[str]:
+    """``relu(norm(x + h))``, again and again: a norm alone is harmless, and so is a ReLU."""
+    graph = places.graph
+    for norm in graph.members(places.on_stream):
+        after = [graph[c] for c in graph.children[norm.index] if places.on_stream >> c & 1]
+        if norm.op in ops.NORM and any(node.op in ops.ACTIVATION for node in after):
+            return [
+                "a norm and an activation stand on the residual stream, once per layer: features "
+                "die out with the depth. Put both inside the branch"
+            ]
+    return []
+
+
 def _norm_behind_decoder(places: Places) -> list[str]:
     for node in places.graph:
         if node.op in ops.NORM and node.output == 0 and places.finite[node.index]:
@@ -115,7 +129,10 @@ def _norm_behind_decoder(places: Places) -> list[str]:
 def _dot_product(places: Places) -> list[str]:
     graph = places.graph
     for index in graph.outputs:
-        node = graph[places.lineage.origin(index)[0]]
+        start, coefficient = places.lineage.origin(index)
+        if abs(coefficient * places.width - 1.0) < 1e-6:
+            continue  # divided by the width already
+        node = graph[start]
         while node.op in ops.UNARY and node.parents:
             node = graph[places.lineage.origin(node.parents[0])[0]]
         operands = node.parents

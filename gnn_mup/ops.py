@@ -39,6 +39,12 @@ UNARY = names("""
 """)
 """Elementwise in their first argument."""
 
+ACTIVATION = names("""
+    relu relu_ gelu gelu_ silu silu_ elu elu_ selu selu_ celu leaky_relu leaky_relu_ tanh tanh_
+    sigmoid sigmoid_ hardtanh hardtanh_ hardswish softplus mish relu6 rrelu hardsigmoid
+""")
+"""Those of them that networks put behind their layers."""
+
 NORM = names("""
     native_layer_norm native_batch_norm native_group_norm _native_batch_norm_legit
     _native_batch_norm_legit_no_training native_batch_norm_no_training cudnn_batch_norm

@@ -207,6 +207,7 @@ class Plan:
             "decoupled": self.settings.optimizer.decoupled,
         }
         out["gamma"] = self.gamma
+        out["scores"] = sorted(self.scores)
         return out
 
     def to_frame(self) -> pd.DataFrame:

@@ -504,11 +504,13 @@ def _check_model(model: Any) -> None:
 def _is_wrapped(module: nn.Module) -> bool:
     """Whether a forward pass was handed on to something that keeps what it has seen of it."""
     kinds = {cls.__name__ for cls in type(module).__mro__}
+    forward: Any = module.forward
+    decorated = hasattr(forward, "_torchdynamo_orig_callable")
     return (
         not kinds.isdisjoint(_WRAPPERS)
         or isinstance(module, torch.jit.ScriptModule)
         or module._compiled_call_impl is not None
-        or hasattr(module.forward, "_torchdynamo_orig_callable")
+        or (decorated and not getattr(forward, "_torchdynamo_disable", False))
     )
 
 

@@ -29,7 +29,7 @@ from bad_input import (
     refused,
     words_in,
 )
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data, HeteroData
 
@@ -289,6 +289,16 @@ def test_lazy_models_are_planned_and_transferred_alike() -> None:
     assert fingerprint(model) == before
     assert apply_transfer(model, (X, EDGES)).plan == planned
     refused(lambda: apply_transfer(lazy, (X, EDGES), roles={"no": "encoder"}), "", lazy := Lazy())
+
+
+class NotCompiled(Net):
+    @torch.compiler.disable
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(x, edge_index)
+
+
+def test_what_must_not_be_compiled_is_not_taken_for_compiled() -> None:
+    assert plan_transfer(NotCompiled(), (X, EDGES)).depth == 2
 
 
 def test_half_precision_models() -> None:

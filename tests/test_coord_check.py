@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from models import GPS, GatedUpdate
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
@@ -279,6 +280,15 @@ def test_dead_features_fail() -> None:
     assert "2.0% of its features are alive" in str(verdict)
 
 
+def test_what_transfers_in_width_only_is_said_in_words() -> None:
+    batch = (GatedUpdate.example(), torch.randn(30, 3, generator=torch.Generator().manual_seed(1)))
+    deep = coord_check(GatedUpdate, batch, widths=[16, 32, 64], depths=[2, 16], seeds=2)
+    assert deep.verdict.layers == ("depth",)
+    assert "transfers in width only: its state is updated through gates" in str(deep.verdict)
+    assert deep.over("width") == "pass"
+    assert any("transfers in width only" in note for note in deep.notes)
+
+
 # ------------------------------------------------------------------------------ what is recorded
 
 
@@ -542,6 +552,13 @@ def test_not_enough_data() -> None:
     assert wide.verdict != "fail"  # two points of one seed have no interval
 
 
+def test_every_sum_of_a_block_has_a_stream_of_its_own() -> None:
+    batch = (GPS.example(), torch.randn(3, 3))
+    groups = coord_check(GPS, batch, widths=[8], depths=[3], seeds=1).to_frame()
+    counts = groups[groups["kind"] == "features"].query("step == 0 and role == 'stream'")
+    assert dict(counts["group"].value_counts()) == {"stream": 3, "stream 2": 3, "stream 3": 3}
+
+
 def test_names_and_fractions() -> None:
     assert folded("convs.3.nn.2") == "convs.*.nn.2"
     assert folded("branch of convs.0.lin") == "branch of convs.*.lin"
@@ -549,7 +566,7 @@ def test_names_and_fractions() -> None:
     assert [layer.late for layer in found.values()] == [True, True, False]
     assert places("stream", [5, 8]) == {"1/4": 0.25, "1/2": 0.5, "end": 1.0}
     assert places("stream 2", [4, 8]) == {"1/2": 0.5, "end": 1.0}
-    assert places("convs.*", [4, 8]) == {"first": 0.0, "middle": 0.5, "last": 1.0}
+    assert places("convs.*", [4, 8]) == {"first": 0.0, "middle": 0.375, "last": 0.75}
     assert places("enc", [1, 1]) == {"": 0.0}
     assert at({0.0: 1.0, 1.0: 4.0}, 0.5) == pytest.approx(1.0)
 

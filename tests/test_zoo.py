@@ -46,7 +46,7 @@ def transferred(entry: Entry) -> tuple[torch.nn.Module, TransferGroups]:
     model = entry.build(16, L)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TransferWarning)
-        return model, apply_transfer(model, entry.example(), **entry.options())
+        return model, apply_transfer(model, entry.example())
 
 
 @cases()
@@ -85,15 +85,15 @@ def train(model: torch.nn.Module, entry: Entry, name: str, target: torch.Tensor)
 
 @cases(tuple(entry for entry in ZOO if not entry.missing))
 def test_it_transfers(entry: Entry) -> None:
-    report = check(entry, widths=(32, 128), depths=(4, 8))
-    assert report.over("width") != "fail", str(report.over("width"))
+    report = check(entry, widths=(32, 128), depths=(4, 16))
+    assert (report.over("width") == "fail") == bool(entry.warned), str(report.over("width"))
     if entry.depth_is_size:
         assert report.over("depth") != "fail", str(report.over("depth"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@cases(tuple(entry for entry in ZOO if not entry.missing))
+@cases(tuple(entry for entry in ZOO if not entry.missing and not entry.warned))
 def test_it_transfers_to_larger_sizes(entry: Entry, optimizer: str) -> None:
     report = check(entry, (32, 64, 128, 256), (4, 8, 16), optimizer=optimizer, seeds=3)
     assert report.verdict == "pass", str(report.verdict)

@@ -36,19 +36,21 @@ def panels(
     figure = Figure(figsize=(3.9 * len(data) + 1.8, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(data), squeeze=False)[0]
+    names = list(dict.fromkeys(name for lines in data.values() for name in lines))
+    handles: dict[str, Any] = {}
     for panel, (title, lines) in zip(axes, data.items(), strict=True):
-        for number, (name, line) in enumerate(lines.items()):
+        for name, line in lines.items():
+            number = names.index(name)
             dark, style = (shades or {}).get(name, (1.0 - 0.2 * number, number))
             x = list(line)
             named = any(isinstance(value, tuple) for value in x)
-            panel.plot(
+            (handles[name],) = panel.plot(
                 range(len(x)) if named else x,
                 list(line.values()),
                 color=_blue(dark),
                 linestyle=styles[style % len(styles)],
                 marker=MARKS[number % len(MARKS)],
                 markersize=5,
-                label=name,
             )
             if named:
                 panel.set_xticks(range(len(x)), [name_of(value) for value in x], fontsize=8)
@@ -59,8 +61,8 @@ def panels(
         panel.grid(linewidth=0.3, color="0.85")
         panel.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel(ylabel)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
+    shown = [handles[name] for name in names]
+    figure.legend(shown, names, loc="outside right upper", frameon=False, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     return path

@@ -1,8 +1,8 @@
 """Names of layers, folded over depth, and their place along the network.
 
-`convs.3.lin.weight` of a model with eight layers is the layer ``convs.*.lin`` at 3/7 of the way;
-models of different depth are compared at the same fraction: first, middle, last for layers,
-quarter, half, end for the residual stream.
+`convs.3.lin.weight` of a model with eight layers is the layer ``convs.*.lin`` at 3/8 of the way;
+models of different depth are compared at the same fraction: first, middle, last (of the shallowest)
+for layers, quarter, half, end for the residual stream.
 """
 
 from __future__ import annotations
@@ -65,8 +65,10 @@ def _layer(name: str, plan: Plan | None) -> Layer:
     role, late, generates = "layer", bool(_LATE.search(short(bare))), False
     if plan is not None and record is not None:
         role = record.role.value
-        score = role == "residual" and record.kind.value == "width-out"
-        late = (not prefix and (bare in plan.scores or _PACKED.search(bare) is not None)) or score
+        score = role in ("residual", "hidden") and record.kind.value == "width-out"
+        behind = role == "decoder" and record.kind.value == "no-width"
+        weighs = bare in plan.scores or behind or _PACKED.search(bare) is not None
+        late = score or (weighs and not prefix)
         late |= bool(prefix) and role == "decoder"  # readouts that are added up fall with the width
         generates = record.kind.value.startswith("generated")
     if prefix:
@@ -101,9 +103,10 @@ def places(group: str, counts: Sequence[int]) -> dict[str, float]:
         return {k: v for k, v in named.items() if v * fewest > 1 or k == "end"}
     if most == 1:
         return {"": 0.0}
+    last = (fewest - 1) / fewest  # where the shallowest run has its last layer
     if fewest > 2:
-        return {"first": 0.0, "middle": 0.5, "last": 1.0}
-    return {"first": 0.0, "last": 1.0} if fewest == 2 else {"last": 1.0}
+        return {"first": 0.0, "middle": last / 2, "last": last}
+    return {"first": 0.0, "last": last} if fewest == 2 else {"first": 0.0}
 
 
 def at(values: Mapping[float, float], fraction: float) -> float:
@@ -115,7 +118,7 @@ def at(values: Mapping[float, float], fraction: float) -> float:
 
 
 def fractions(group: str, names: Sequence[str]) -> dict[str, float]:
-    """How far along each name lies, by the order in which they ran."""
-    if is_stream(group):
-        return {name: (i + 1) / len(names) for i, name in enumerate(names)}
-    return {name: i / max(len(names) - 1, 1) for i, name in enumerate(names)}
+    """How far along each name lies, by the order in which they ran: the stream behind layer i of L
+    has come as far as (i + 1) / L, what layer i is given as far as i / L."""
+    behind = int(is_stream(group))
+    return {name: (i + behind) / len(names) for i, name in enumerate(names)}

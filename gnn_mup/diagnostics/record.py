@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -243,15 +244,16 @@ class Recorder(TorchFunctionMode):
 
     def _residual_place(self) -> tuple[str, int, int] | None:
         """Where the sum that runs now stands, if at a known place, or if it is one we edited."""
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         edited = False
+        while frame is not None and frame.f_code.co_filename == EDITED:
+            frame, edited = frame.f_back, True
         for _ in range(3):
+            if frame is None:
+                return None
             code = frame.f_code
             if edited or (code.co_filename, frame.f_lineno) in self.sums:
                 return code.co_filename, code.co_firstlineno, frame.f_lasti
-            if frame.f_back is None:
-                return None
-            edited = code.co_filename == EDITED
             frame = frame.f_back
         return None
 

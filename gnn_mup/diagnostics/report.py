@@ -14,6 +14,7 @@ from .layers import Layer, at, fractions, layers_of, places
 from .record import Value
 from .slopes import FAMILIES, Slope, expectation, fit, judged, usual_variances
 from .verdict import Verdict, conclude
+from .words import WIDTH_ONLY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +148,8 @@ class CoordReport:
             f"widths {_range(s.get('widths', ()))}{depths}, {s.get('steps')} steps of "
             f"{s.get('optimizer')}, {seeds} seed{'s' if seeds != 1 else ''}"
         )
-        return conclude(slopes, self.ratios, self.alive, checked, self.faintest)
+        limit = next((n for n in self.notes if WIDTH_ONLY in n), "").removeprefix("plan: ")
+        return conclude(slopes, self.ratios, self.alive, checked, self.faintest, limit)
 
     @property
     def slopes(self) -> pd.DataFrame:
@@ -248,6 +250,8 @@ def collected(
     decay: dict[str, float],
 ) -> list[Record]:
     """The recorder's numbers with names, folded names and fractions; repeated calls pooled."""
+    felt = {v.name for v in found if v.kind == "gradient"}
+    found = [v for v in found if plan is None or _tells(v, plan, felt)]
     numbers = [float(v.value) for v in found]
     pooled: dict[tuple[int, str, str], list[float]] = {}
     for value, number in zip(found, numbers, strict=True):
@@ -271,6 +275,15 @@ def collected(
         Record(width, depth, seed, t, "loss", layers_of(["loss"], None)["loss"], 0.0, 1, "loss", v)
         for t, v in enumerate(losses)
     ]  # fmt: skip
+
+
+def _tells(value: Value, plan: Plan, felt: set[str]) -> bool:
+    """Whether a number says something: not the change of a layer that no gradient reaches (its
+    output goes nowhere), nor the size of sums over neighbours that a base has set."""
+    if value.kind == "ratio":
+        return not plan.relative
+    dead = value.name in plan.params and value.name not in felt
+    return not (felt and dead and value.kind in ("change", "own"))
 
 
 def line_means(report: CoordReport, slope: Slope) -> list[tuple[float, float]]:

@@ -34,6 +34,7 @@ from .losses import check_batch, check_loss, data_loss, default_loss
 from .record import Place, Recorder
 from .report import Record, collected
 from .tensors import edges_of
+from .words import WIDTH_ONLY
 
 Size = tuple[int, int | None]
 Loss = Callable[[Any, Any], Tensor]
@@ -164,7 +165,8 @@ class Task:
                     self.notes.append(f"roles and residual sums are not known: {error}")
                     found = None
             else:
-                self.notes += [f"plan: {w}" for w in found.warnings]
+                limits = [n for n in found.notes if n.startswith(WIDTH_ONLY)]
+                self.notes += [f"plan: {w}" for w in (*found.warnings, *limits)]
             self.plans[size[1]] = found
         return self.plans[size[1]]
 

@@ -122,19 +122,20 @@ def expectation(layer: Layer, kind: str, axis: str, steps: int, coupled: bool) -
 
     Residual contributions fall like 1/L; the output at initialisation falls with the width, and so
     does a branch that ends in one number; what serves as a D x D matrix has entries that fall like
-    1/sqrt(D) and move like 1/D; attention vectors, queries, keys and gates move late; everything
+    1/sqrt(D) and are moved by 1/D; attention vectors, queries, keys and gates move late; everything
     else stays.
     """
     late, role = layer.late, layer.role
     if kind == "branch":
         return (-1.0 if axis == "depth" else 0.0), "up" if late else "both"
     if layer.generates and axis == "width" and kind in ("features", "change", "own"):
-        return (-0.5 if kind == "features" else -1.0), "both"
+        # Its change follows that of what it is given (1/sqrt(D)), unless that is data.
+        return (-1.0, "both") if kind == "own" else (-0.5, "up" if kind == "change" else "both")
     if kind in ("decay", "forgotten"):
         return 0.0, "" if coupled else "both"
     if kind == "features":
         if role in ("decoder", OUTPUT):
-            return 0.0, "up"
+            return 0.0, "" if late else "up"
         return 0.0, "up" if late else "both"
     if kind in ("change", "own"):
         return 0.0, "up" if late and steps < LATE_STEPS else "both"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .slopes import FAIL, PASS, UNSURE, Slope
-from .words import dead_words, faint_words, gamma_words, slope_words
+from .words import dead_words, depth_words, faint_words, gamma_words, slope_words
 
 RATIO, FAINT, ALIVE = 2.0, 1e-3, 0.05
 """Aggregated rows may be this much larger than what they were gathered from, and must not be that
@@ -81,6 +81,7 @@ _RANK = {
     "forgotten": 3,
     "own": 4,
     "change": 5,
+    "depth": 6,
 }
 """Initial sizes come before updates: a stream that grows moves everything behind it."""
 
@@ -99,7 +100,7 @@ def rank(findings: Iterable[Finding]) -> tuple[list[Finding], list[str]]:
     if not ordered:
         return [], []
     first = ordered[0].rank
-    top = {0: (0,), 1: (1,), 2: (2,), 3: (3, 4), 4: (4,), 5: (5,)}[first]
+    top = {0: (0,), 1: (1,), 2: (2,), 3: (3, 4), 4: (4,), 5: (5,), 6: (6,)}[first]
     causes = [f for f in ordered if f.rank in top]
     if first == 4:  # what exceeds half of the worst; the rest is carried along
         causes = [f for f in causes if f.size >= 0.5 * causes[0].size]
@@ -116,8 +117,14 @@ def conclude(
     alive: Mapping[str, float],
     checked: str,
     faintest: Mapping[str, float] | None = None,
+    limit: str = "",
 ) -> Verdict:
-    """The verdict over all slopes, magnitudes of message passing, and active fractions."""
+    """The verdict over all slopes, magnitudes of message passing, and active fractions.
+
+    ``limit``: why depth does not transfer, where the plan says so; then that is what is wrong, not
+    the layers in which it shows."""
+    deep = [s for s in slopes if limit and s.axis == "depth" and s.status in (FAIL, UNSURE)]
+    slopes = [s for s in slopes if s not in deep]
     findings = [
         Finding(s.layer, s.kind, slope_words(s), _RANK[s.kind], abs(s.excess))
         for s in slopes
@@ -138,6 +145,8 @@ def conclude(
         for layer, part in alive.items()
         if part < ALIVE
     ]
+    if deep:
+        findings.append(Finding("depth", "depth", depth_words(limit), _RANK["depth"], 1.0))
     if findings:
         causes, follow = rank(findings)
         return Verdict(FAIL, causes, checked, follow)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from .layers import is_stream
 from .slopes import Slope
 
+WIDTH_ONLY = "transfers in width only"
+"""How a plan begins to say that a model has no depth limit."""
+
 _SIZE = {"width": "D", "depth": "L"}
 _WHOSE = {
     "encoder": "the encoder",
@@ -69,6 +72,10 @@ def slope_words(slope: Slope) -> str:
         f"{slope.label}: the change {place} goes like {interval} instead of staying; usually a "
         "learning rate before it, or the gains and biases there"
     )
+
+
+def depth_words(note: str) -> str:
+    return f"depth: {note}. Compare widths alone, at the depth you want"
 
 
 def gamma_words(layer: str, ratio: float) -> str:

@@ -49,8 +49,10 @@ class GPS(nn.Module):
         self.convs = nn.ModuleList()
         for _ in range(depth):
             net = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+            kwargs = {"head_channels": width // HEADS} if attn_type == "performer" else None
+            conv = pyg.GINEConv(net)
             self.convs.append(
-                pyg.GPSConv(width, pyg.GINEConv(net), heads=HEADS, attn_type=attn_type)
+                pyg.GPSConv(width, conv, HEADS, attn_type=attn_type, attn_kwargs=kwargs)
             )
         self.mlp = nn.Sequential(
             nn.Linear(width, width // 2), nn.ReLU(),
@@ -348,8 +350,9 @@ class Exphormer(nn.Module):
 
 
 def sgformer(width: int, depth: int) -> nn.Module:
-    """Attention layers on a stream; beside it three GCN layers with an initial residual."""
-    return pyg.SGFormer(N0, width, OUT, trans_num_layers=depth, gnn_num_layers=3)
+    """Attention layers on a stream; beside it three GCN layers with an initial residual. Without
+    the dropout that stands on the stream itself: L times, it grows with L."""
+    return pyg.SGFormer(N0, width, OUT, trans_num_layers=depth, trans_dropout=0.0, gnn_num_layers=3)
 
 
 def polynormer(width: int, depth: int) -> nn.Module:
@@ -406,11 +409,9 @@ MODELS = [
           Expect({**GPS_PARAMS, **ATTENTION}, scaled=3 * L, gamma=True)),
     Entry("GPS (GINE, Performer)", performer, GPS_TAKES, Expect({
         **GPS_PARAMS,
-        "edge_emb.weight": f"residual data-in {EDGE}",
-        "convs.*.attn.[qkv].weight": f"residual width-out {D}",
-        "convs.*.attn.attn_out.weight": "residual data-in 256",
-    }, scaled=0, left=("residual",), notes=("base and delta show",)),
-        fixed="its heads have 64 channels at any width"),
+        "convs.*.attn.[qkv].weight": f"residual width-to-width {D}",
+        "convs.*.attn.attn_out.weight": f"residual width-to-width {D}",
+    }, scaled=3 * L, gamma=True)),
     Entry("GraphGPS (GatedGCN, attention)", GraphGPS, batched, Expect({
         "node_encoder.weight": f"encoder data-in {N0}",
         "edge_encoder.weight": f"residual data-in {EDGE} n={L}",
@@ -454,7 +455,8 @@ MODELS = [
         "trans_conv.attns.*.[qkv].weight": f"residual width-to-width {D}",
         "trans_conv.bns.[1-4].weight": "stream vector",
         "fc.weight": f"decoder width-out {D}",
-    }, left=("initial residual",))),
+    }, left=("initial residual",), warnings=("stand on the residual stream",)),
+        depth_is_size=False),
     Entry("Polynormer (local)", polynormer, ("x", "edge_index", "batch"), Expect({
         "local_convs.0.lin.weight": f"encoder data-in {N0}",
         "lins.0.weight": f"encoder data-in {N0}",

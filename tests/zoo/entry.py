@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.utils import degree
 
-from gnn_mup import make_base_shapes
-
 OUT = 10
 """What the models predict; three numbers, as in `models`, would be few for a layer of ReLUs."""
 
@@ -36,8 +34,7 @@ class Entry:
         expected: what `apply_transfer` has to find at width 16 and depth 4, written by hand.
         depth_is_size: whether depth transfers too; False: width only.
         style: how it is written, where that is the point of it.
-        fixed: why its growing dimensions are not to be seen in one model: then it is compared with
-            a base and a delta.
+        warned: why width does not transfer, as the plan warns.
         missing: what the library does not do yet.
     """
 
@@ -47,15 +44,8 @@ class Entry:
     expected: Expect
     depth_is_size: bool = True
     style: str = ""
-    fixed: str = ""
+    warned: str = ""
     missing: str = ""
-
-    def options(self, width: int = 16) -> dict[str, Any]:
-        """What `apply_transfer` has to be told: nothing, or what a smaller model looks like."""
-        if not self.fixed:
-            return {}
-        small = {"base": self.build(width, 4), "delta": self.build(width + width // 2, 4)}
-        return {"base": make_base_shapes(*small.values(), example=self.example())}
 
     def example(self) -> Any:
         """What one forward call takes."""
@@ -93,7 +83,7 @@ def fields() -> dict[str, Any]:
     draw = torch.Generator().manual_seed(3)
     src, dst = edges = found["edge_index"]
     nodes = found["x"].size(0)
-    pos = torch.randn(nodes, 3, generator=draw)
+    pos = 0.5 * torch.randn(nodes, 3, generator=draw)
     reverse = {pair: i for i, pair in enumerate(map(tuple, edges.t().tolist()))}
     found |= {
         "pos": pos,

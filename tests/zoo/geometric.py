@@ -130,7 +130,8 @@ class PaiNN(nn.Module):
         difference = pos[dst] - pos[src]
         distance = difference.norm(dim=-1, keepdim=True)
         frequencies = torch.arange(1, RBF + 1) * math.pi / self.cutoff
-        rbf = 3 * torch.sin(distance * frequencies) / distance
+        cutoff = 0.5 * (torch.cos(distance * math.pi / self.cutoff) + 1)
+        rbf = torch.sin(distance * frequencies) / distance * cutoff
         unit = difference / distance
         s = self.embedding(z)
         v = s.new_zeros(s.size(0), 3, self.width)

@@ -171,6 +171,5 @@ MODELS = [
         "net.enc.paper.weight": f"encoder data-in {N0}",
         "net.convs.*.paper__cites__paper.lin_l.weight": f"residual width-to-width {D}",
         "net.dec.paper.weight": f"decoder width-out {D}",
-    }, scaled=2 * L), style="to_hetero, lazy sizes",
-        missing="an fx GraphModule has no source to edit"),
+    }, scaled=2 * L), style="to_hetero, lazy sizes"),
 ]  # fmt: skip

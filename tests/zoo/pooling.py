@@ -35,6 +35,8 @@ class GMT(nn.Module):
 class GAE(nn.Module):
     """Kipf and Welling's autoencoder: the decoder is a dot product."""
 
+    divided = False
+
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.conv1 = pyg.GCNConv(N0, width)
@@ -45,7 +47,14 @@ class GAE(nn.Module):
         for conv in self.convs:
             z = conv(z, edge_index).relu()
         src, dst = edge_index
-        return (z[src] * z[dst]).sum(dim=1)
+        logits = (z[src] * z[dst]).sum(dim=1)
+        return logits / z.size(1) if self.divided else logits
+
+
+class DividedGAE(GAE):
+    """The same as the plan's warning has it."""
+
+    divided = True
 
 
 class LinkPredictor(nn.Module):
@@ -81,7 +90,12 @@ MODELS = [
     Entry("GAE (dot-product decoder)", GAE, ("x", "edge_index"), Expect({
         "conv1.lin.weight": f"encoder data-in {N0}",
         "convs.*.lin.weight": f"residual width-to-width {D}",
-    }, inserted=True, warnings=("a dot product of features is the decoder",))),
+    }, inserted=True, warnings=("a dot product of features is the decoder",)),
+        warned="a dot product of features is the decoder"),
+    Entry("GAE, logits divided by D", DividedGAE, ("x", "edge_index"), Expect({
+        "conv1.lin.weight": f"encoder data-in {N0}",
+        "convs.*.lin.weight": f"residual width-to-width {D}",
+    }, inserted=True)),
     Entry("SAGE link predictor", LinkPredictor, ("x", "edge_index"), Expect({
         "enc.weight": f"encoder data-in {N0}",
         "convs.*.lin_[lr].weight": f"residual width-to-width {D}",
