@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, global_mean_pool
 
 from gnn_mup import apply_transfer, make_base_shapes, plan_transfer
+from gnn_mup.diagnostics.layers import folded, layers_of
 
 DRAW = torch.Generator().manual_seed(3)
 X = torch.randn(24, 6, generator=DRAW)
@@ -86,3 +87,13 @@ def test_the_output_changes_alike_at_every_depth(optimizer: str) -> None:
     moved = [sum(change(d, optimizer, "scale", seed) for seed in range(2)) for d in depths]
     slope = math.log(moved[-1] / moved[0]) / math.log(depths[-1] / depths[0])
     assert abs(slope) < 0.15, moved
+
+
+def test_readouts_may_fall_with_the_width_in_a_coordinate_check() -> None:
+    """At initialisation a decoder's output falls; what is judged is its growth."""
+    plan = plan_transfer(Net(32, 4), EXAMPLE)
+    layers = layers_of(["branch of readouts.0.weight", "branch of convs.0.lin.weight"], plan)
+    assert layers["branch of readouts.0.weight"].late
+    assert not layers["branch of convs.0.lin.weight"].late
+    assert folded("gcl_0.coord_mlp.2") == "gcl_*.coord_mlp.2"
+    assert folded("convs.0.nn.2") == "convs.*.nn.2"

@@ -69,6 +69,7 @@ def _layer(name: str, plan: Plan | None) -> Layer:
         behind = role == "decoder" and record.kind.value == "no-width"
         weighs = bare in plan.scores or behind or _PACKED.search(bare) is not None
         late = score or (weighs and not prefix)
+        late |= bool(prefix) and role == "decoder"  # readouts that are added up fall with the width
         generates = record.kind.value.startswith("generated")
     if prefix:
         role = "branch"
