@@ -94,7 +94,7 @@ def mup_side(conv: str, width: int, depth: int) -> tuple[nn.Module, torch.optim.
 def row(conv: str, width: int, depth: int, rounds: int) -> dict[str, float]:
     """One size: apply time, memory, and the ratios of the steps."""
     torch.set_num_threads(1)
-    call = example(1000, 5000) if width <= 256 else example(200, 1000)
+    call = example(500, 2500) if width <= 256 else example(64, 256)
     apply_transfer(Net(conv, 8, 2), call)  # imports, caches of parsed files
     torch.manual_seed(0)
     model = Net(conv, width, depth)
@@ -195,10 +195,20 @@ def written(text: str, readme: Path = README) -> None:
     readme.write_text(f"{before}{mark}\n{text}\n{end}{after}")
 
 
+def size(text: str) -> tuple[str, int, int]:
+    """``gcn:64x8``: a model, its width and its depth."""
+    conv, _, rest = text.partition(":")
+    width, _, depth = rest.partition("x")
+    if conv not in ("gcn", "gin") or not (width.isdigit() and depth.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as gcn:64x8 or gin:256x8")
+    return conv, int(width), int(depth)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only the smaller sizes")
     parser.add_argument("--write", action="store_true", help="put the table into the README")
+    parser.add_argument("--sizes", nargs="+", type=size, metavar="gcn:64x8", help="only these")
     parser.add_argument("--row", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.row:
@@ -206,8 +216,8 @@ def main() -> None:
         return
     lines = [HEADER]
     print(HEADER, flush=True)
-    for conv, width, depth in SIZES if args.quick else SIZES + LARGE:
-        rounds = 4 if width > 256 else 11
+    for conv, width, depth in args.sizes or (SIZES if args.quick else SIZES + LARGE):
+        rounds = 3 if width > 256 else 7
         lines.append(line(conv, width, depth, measured(conv, width, depth, rounds)))
         print(lines[-1], flush=True)
     libraries, own = import_seconds(2 if args.quick else 5)

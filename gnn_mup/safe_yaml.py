@@ -36,7 +36,8 @@ class Reader:
 
     def fail(self, line: int | None, what: str) -> NoReturn:
         place = self.path if line is None else f"{self.path}, line {line}"
-        raise BaseShapeError(f"{place}: {what}. Mend it, or write it again: {self.remake}")
+        short = what if len(what) < 400 else what[:400] + " ..."
+        raise BaseShapeError(f"{place}: {short}. Mend it, or write it again: {self.remake}")
 
     def wrong(self, item: Item, what: str, wanted: str) -> NoReturn:
         kinds = {list: "a list", dict: "a table"}
