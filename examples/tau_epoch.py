@@ -3,9 +3,9 @@
     python examples/tau_epoch.py --quick       # a minute
     python examples/tau_epoch.py               # about 5 minutes on one core
 
-Digits, AdamW, two learning rates held fixed, tau_epoch over eight octaves; beside them the same
-with one lambda for all weights, whose time scale grows with the width. Results go to
-examples/results/tau_epoch.*.
+Digits, AdamW, the learning rate held fixed, tau_epoch over seven octaves; beside it the same with
+one lambda for all weights, whose time scale grows with the width. Results go to
+examples/results/tau_epoch*.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gnn_mup import apply_transfer
 from gnn_mup.diagnostics.losses import data_loss
 from gnn_mup.measure import weight_decay_from_tau
 
-STEPS = 32
-RATES = (-2.0, -1.0)
+STEPS = 24
+RATES = (-1.0,)
 GRID = Grid(0, 7)
 """Octaves of eta0, and of tau_epoch in epochs."""
 

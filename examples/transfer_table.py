@@ -93,16 +93,26 @@ def markdown(groups: list[list[dict[str, Any]]]) -> str:
         by = {row["parameterization"]: row for row in rows}
         first = rows[0]
         line = [first["model"], first["data"], first["optimizer"]]
-        line += [f"{by[k]['drift']:+.2g}" if k in by else "-" for k in KINDS]
-        line += [ratio(by[k]["regret"]) if k in by else "-" for k in KINDS]
+        line += [drifts(by[k]) if k in by else "-" for k in KINDS]
+        line += [regrets(by[k]) if k in by else "-" for k in KINDS]
         line += [losses(by[k]) if k in by else "-" for k in KINDS]
         lines.append(line)
     note = (
         "Smallest size (16, 2), largest (128, 16). Drift, in octaves, and regret: at the largest\n"
-        "size with the best eta0 of the smallest. Best loss: smallest -> largest size, each at\n"
-        "its own best eta0.\n"
+        "size with the best eta0 of the smallest; in brackets, where it is another, the worst of\n"
+        "all sizes. Best loss: smallest -> largest size, each at its own best eta0.\n"
     )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\n" + note
+
+
+def drifts(row: dict[str, Any]) -> str:
+    last, worst = row["drift"], row["worst_drift"]
+    return f"{last:+.2g}" + (f" ({worst:+.2g})" if abs(worst) > abs(last) else "")
+
+
+def regrets(row: dict[str, Any]) -> str:
+    last, worst = ratio(row["regret"]), ratio(row["worst_regret"])
+    return last if last == worst else f"{last} ({worst})"
 
 
 def ratio(value: float) -> str:
