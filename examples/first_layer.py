@@ -3,9 +3,9 @@
     python examples/first_layer.py --quick       # a few minutes
     python examples/first_layer.py               # about 10 minutes on one core
 
-Four connected pieces of 225 nodes of each of Cora, CiteSeer and PubMed, the paper's model without LayerNorm,
-SGD. Each way is scanned over the learning rate by itself and shown at its best. C is measured on
-the whole graph. Results go to examples/results/first_layer*.
+Four connected pieces of 225 nodes of each of Cora, CiteSeer and PubMed; the paper's model without
+LayerNorm, SGD. Each way is scanned over the learning rate by itself and shown at its best. C is
+measured on the whole graph. Results go to examples/results/first_layer*.
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ from experiments.study import OPTIMIZERS, Grid, parser, run, start, write
 from experiments.training import training
 
 MODELS = {
-    "GIN": (GINBlock, "QM9", 1, Grid(-4.5, -0.5, 0.5)),
-    "DeeperGCN": (DeeperGCNBlock, "Cora", 12, Grid(-4, 0, 0.5)),
-    "GPS": (GPSBlock, "QM9", 1, Grid(-4.5, -0.5, 0.5)),
+    "GIN": (GINBlock, "QM9", 24),
+    "DeeperGCN": (DeeperGCNBlock, "QM9", 16),
+    "GPS": (GPSBlock, "QM9", 24),
 }
-"""The block, the data and how many batches of it, and the grid of `transfer`."""
+"""The block, the data, and the steps of a run."""
 
-STEPS = 24
+GRIDS = {"transfer": Grid(-4.5, -0.5, 0.5), "mup": Grid(-11, -4), "standard": Grid(-12, -5)}
 
 
 def main() -> None:
@@ -35,15 +35,15 @@ def main() -> None:
 
 
 def experiment(name: str, args: argparse.Namespace) -> None:
-    block, data, batches, grid = MODELS[name]
-    problem = plain(PROBLEMS[data](args.root, batches))
-    steps = args.steps or STEPS
+    block, data, usual = MODELS[name]
+    problem = plain(PROBLEMS[data](args.root, 1))
+    steps = args.steps or usual
     report = run(
         f"retrofit_{name}_{data}",
         args,
         problem.build(block),
         training(problem, steps),
-        {"transfer": grid, "mup": Grid(-11, -4), "standard": Grid(-12, -5)},
+        GRIDS,
         optimizer=OPTIMIZERS["adam"],
     )
     title = f"{name} on {data}, adam, {steps} steps"

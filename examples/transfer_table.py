@@ -3,8 +3,9 @@
     python examples/transfer_table.py
 
 Reads the CSV files that lr_transfer.py and retrofit_transfer.py wrote, and writes
-transfer_table.csv and transfer_table.md beside them; with --page it also replaces the table of
-that page, between the lines <!-- table --> and <!-- end -->. No number is typed by hand.
+transfer_table.csv and transfer_table.md beside them; with --page it also replaces the two tables
+of that page: this one, between the lines <!-- table --> and <!-- end -->, and that of commands and
+times, between <!-- times --> and <!-- end -->. No number of them is typed by hand.
 """
 
 from __future__ import annotations
@@ -39,15 +40,30 @@ def main() -> None:
     text = markdown([rows_of(file) for file in chosen])
     (out / "transfer_table.md").write_text(text)
     if args.page:
-        args.page.write_text(filled(args.page.read_text(), text))
+        page = filled(args.page.read_text(), "table", text)
+        args.page.write_text(filled(page, "times", times(out)))
     print(text)
 
 
-def filled(page: str, table: str) -> str:
-    """The page with its table replaced."""
-    before, _, rest = page.partition("<!-- table -->\n")
+def filled(page: str, name: str, table: str) -> str:
+    """The page with one of its tables replaced."""
+    mark = f"<!-- {name} -->\n"
+    before, _, rest = page.partition(mark)
     _, _, after = rest.partition("<!-- end -->")
-    return f"{before}<!-- table -->\n{table}<!-- end -->{after}"
+    return f"{before}{mark}{table}<!-- end -->{after}" if rest else page
+
+
+def times(out: Path) -> str:
+    """What each result took, from the JSON files beside the figures."""
+    lines = ["| result | command | core minutes | minutes | runs |", "|---|---|---|---|---|"]
+    for file in sorted(out.glob("*.json")):
+        facts = json.loads(file.read_text())
+        if "core_seconds" not in facts or "_quick" in file.stem:
+            continue
+        core, wall = (facts[f"{kind}_seconds"] / 60 for kind in ("core", "wall"))
+        numbers = f"{core:.1f} | {wall:.1f} | {facts.get('runs', '')}"
+        lines.append(f"| {file.stem} | `{facts['command']}` | {numbers} |")
+    return "\n".join(lines) + "\n"
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
