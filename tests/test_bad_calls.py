@@ -30,8 +30,10 @@ from gnn_mup import (
     remove_transfer,
     save,
     save_base_shapes,
+    set_lr,
     tau_epoch,
     transfer_groups,
+    unfold_transfer,
     weight_decay_from_tau,
 )
 from gnn_mup.nn import TransferGNN
@@ -51,6 +53,15 @@ FUNCTIONS: dict[str, tuple[Call, str]] = {
     "fold_transfer, not applied": (lambda _: fold_transfer(Net()), "carries no transfer. Type"),
     "fold_transfer, a wrapper": (
         lambda _: fold_transfer(nn.Sequential(moved())), r"fold_transfer\(model.get_submodule"),
+    "unfold_transfer, no model": (lambda _: unfold_transfer(None), "not NoneType"),
+    "unfold_transfer, not applied": (lambda _: unfold_transfer(Net()), "carries no transfer. Type"),
+    "unfold_transfer, a wrapper": (
+        lambda _: unfold_transfer(nn.Sequential(moved())), r"unfold_transfer\(model.get_submodule"),
+    "set_lr, no optimizer": (lambda _: set_lr(None, 0.1), "groups of a transfer: Adam"),
+    "set_lr, other groups": (
+        lambda _: set_lr(torch.optim.Adam(Net().parameters()), 0.1), "a group without lr_scale"),
+    "set_lr, NaN": (lambda _: set_lr(adam(), NAN), "lr must be a finite number"),
+    "set_lr, text": (lambda _: set_lr(adam(), "0.1"), "lr must be a finite number"),
     "transfer_groups, no model": (lambda _: transfer_groups(3), "not int"),
     "transfer_groups, not applied": (lambda _: transfer_groups(Net()), "carries no transfer. Type"),
     "transfer_groups, frozen": (
@@ -122,6 +133,10 @@ FUNCTIONS: dict[str, tuple[Call, str]] = {
         lambda _: TransferGNN(5, 8, 2, 3, mpnn=lambda w: 3), r"mpnn\(8\) returned int"),
     "TransferGNN.global_lr": (lambda _: PAPER.global_lr("x"), "must be a number"),
 }  # fmt: skip
+
+
+def adam() -> torch.optim.Optimizer:
+    return torch.optim.Adam(apply_transfer(Net(), (X, EDGES)))
 
 
 def saved(tmp: Path, model: nn.Module) -> Path:

@@ -350,7 +350,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (None, 'pass optimizer="adam"'),
         (3, 'or "adamw" where the decay'),
         (nn.Linear, "optimizer Linear: neither"),
-        (torch.optim.LBFGS, "optimizer LBFGS: neither"),
+        (torch.optim.LBFGS, "optimizer LBFGS: it takes one learning rate.*Use Adam"),
         (torch.optim.Adam([X]), r"pass its class, optimizer=torch.optim.Adam,.*Adam\(groups\)"),
     ],
     "residual": [("AUTO", "one of 'auto', 'scale', 'insert', 'off'"), (None, "'auto'"), ([], "'o")],

@@ -68,6 +68,7 @@ class Recorder(TorchFunctionMode):
     Args:
         model: the model; its parameters as they are now count as the initial ones.
         sums: where residual sums stand in the source (a plan's branches).
+        decoders: their parameters; a sum behind one is a sum of readouts, not the stream.
         edges: the graph's edges, for smoothness along them, or None.
         rows: how many rows of features are kept from the initial state.
         own_rows: how many rows the product ``x . dW`` is taken on.
@@ -77,12 +78,14 @@ class Recorder(TorchFunctionMode):
         self,
         model: nn.Module,
         sums: Collection[Place] = (),
+        decoders: Collection[str] = (),
         edges: Edges | None = None,
         rows: int = 128,
         own_rows: int = 32,
     ) -> None:
         super().__init__()
-        self.model, self.sums, self.edges = model, frozenset(sums), edges
+        self.model, self.edges = model, edges
+        self.sums, self.decoders = frozenset(sums), frozenset(decoders)
         self.rows, self.own_rows = rows, own_rows
         matrices = {n: p for n, p in model.named_parameters() if p.dim() >= 2 and p.requires_grad}
         self.names = {id(p): name for name, p in matrices.items()}
@@ -244,6 +247,8 @@ class Recorder(TorchFunctionMode):
 
     def _residual_place(self) -> tuple[str, int, int] | None:
         """Where the sum that runs now stands, if at a known place, or if it is one we edited."""
+        if self._last in self.decoders:
+            return None
         frame: FrameType | None = sys._getframe(2)
         edited = False
         while frame is not None and frame.f_code.co_filename == EDITED:

@@ -29,6 +29,7 @@ from gnn_mup.arguments import as_list, check_function, check_size, check_takes
 from gnn_mup.example import as_call
 from gnn_mup.groups import PLAN_ATTRIBUTE
 from gnn_mup.plan import Settings
+from gnn_mup.rules import Role
 
 from .losses import check_batch, check_loss, data_loss, default_loss
 from .record import Place, Recorder
@@ -69,9 +70,9 @@ class Task:
     def run(self, seed: int, size: Size) -> list[Record]:
         """Build, transfer, train a few steps, record."""
         model, groups, plan = self.start(seed, size)
-        places = _sums_of(plan)
         optimizer = make_optimizer(self.optimizer, groups)
-        recorder = Recorder(model, places, edges_of(as_call(model, inputs_of(self.batches[0]))))
+        edges = edges_of(as_call(model, inputs_of(self.batches[0])))
+        recorder = Recorder(model, *_known(plan), edges)
         losses = self.train(model, optimizer, recorder, seed)
         decay = {}
         if self.weight_decay:
@@ -280,10 +281,16 @@ def reseed(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def _sums_of(plan: Plan | None) -> set[Place]:
-    """Where the residual sums of a model stand in the source."""
-    found = plan.branches if plan else ()
-    return {(b.file, b.line) for b in found if "residual" in b.what and "initial" not in b.what}
+def _known(plan: Plan | None) -> tuple[set[Place], set[str]]:
+    """Where the residual sums of a model stand in the source, and which parameters decode."""
+    if plan is None:
+        return set(), set()
+    sums = {(b.file, b.line) for b in plan.branches if _is_residual(b.what)}
+    return sums, {n for n, r in plan.params.items() if r.role is Role.DECODER}
+
+
+def _is_residual(what: str) -> bool:
+    return "residual" in what and "initial" not in what
 
 
 def gather(batches: Any, steps: int) -> list[Any]:
