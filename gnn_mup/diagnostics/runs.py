@@ -99,6 +99,8 @@ class Task:
         factors: what is traced once need not be traced for every seed."""
         if self.ready is None or self.ready[0] != size or self.transfer is False:
             return None
+        if any(is_lazy(p) for p in fresh.parameters()):  # its weights are not drawn yet
+            return None
         model = self.ready[1]
         try:
             model.load_state_dict(fresh.state_dict())
