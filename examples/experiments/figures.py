@@ -76,12 +76,14 @@ def _cut(panel: Any, lines: Sequence[Line]) -> None:
     high = min(max(v for values in finite for v in values), first + 0.6 * (first - low))
     pad = 0.08 * (high - low)
     panel.set_ylim(low - pad, high + pad)
-    for values in lines:
+    for number, values in enumerate(lines):
         for place, value in enumerate(values.values()):
             if not value <= high + pad:
                 words = "diverged" if not math.isfinite(value) else f"{value:.2g}"
-                panel.annotate(f"{words} ↑", (place, 1.0), (0, -2), ("data", "axes fraction"),
-                               "offset points", ha="right", va="top", fontsize=7)  # fmt: skip
+                where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+                lower = (0, -2 - 8 * number)
+                panel.annotate(f"{words} ↑", (place, 1.0), lower, **where, ha="right", va="top",
+                               fontsize=7)  # fmt: skip
                 break
 
 
