@@ -35,10 +35,10 @@ class Readouts:
 class ReadoutFinder:
     """Looks through the sums that are neither residual nor anything else."""
 
-    def __init__(self, graph: Graph, lineage: Lineage, sums: Sequence[Sum], depth: int = 0) -> None:
+    def __init__(self, graph: Graph, lineage: Lineage, sums: Sequence[Sum], stream: bool) -> None:
         self.graph, self.lineage, self.sums = graph, lineage, sums
         # Without a stream there is no L: also the layers' own outputs go by their number.
-        self.kinds = ("", "learned skip") if depth > 1 else ("", "learned skip", "sum over layers")
+        self.kinds = ("", "learned skip") if stream else ("", "learned skip", "sum over layers")
 
     def find(self) -> list[Readouts]:
         return [*self._added(), *self._stacked()]

@@ -36,7 +36,7 @@ class Residuals:
         self._agree()
         self._promote()
         self.depth = self._levels()
-        self.readouts = ReadoutFinder(graph, self.lineage, self.sums, self.depth).find()
+        self.readouts = ReadoutFinder(graph, self.lineage, self.sums, bool(self.residual)).find()
 
     # -- finding ---------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,11 +283,14 @@ def test_dead_features_fail() -> None:
 
 def test_what_transfers_in_width_only_is_said_in_words() -> None:
     batch = (GatedUpdate.example(), torch.randn(30, 3, generator=torch.Generator().manual_seed(1)))
-    deep = coord_check(GatedUpdate, batch, widths=[16, 32, 64], depths=[2, 16], seeds=2)
-    assert deep.verdict.layers == ("depth",)
-    assert "transfers in width only: its state is updated through gates" in str(deep.verdict)
-    assert deep.over("width") == "pass"
-    assert any("transfers in width only" in note for note in deep.notes)
+    wide = coord_check(GatedUpdate, batch, widths=[16, 32, 64], depths=[2, 4], seeds=2)
+    limit = next(note for note in wide.notes if "transfers in width only" in note)
+    assert "its state is updated through gates" in limit
+    assert wide.over("width") == "pass"
+    deep = replace(_slope(1.0, FAIL), axis="depth")
+    verdict = conclude([deep, _slope(0.0, PASS)], {}, {}, "sizes", None, limit)
+    assert verdict.layers == ("depth",)
+    assert "its state is updated through gates" in str(verdict)
 
 
 # ------------------------------------------------------------------------------ what is recorded
