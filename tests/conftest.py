@@ -1,4 +1,4 @@
-"""What every test starts from: the same seed, two threads, no window for pictures."""
+"""What every test starts from: the same seed, one thread, no window for pictures."""
 
 from __future__ import annotations
 
