@@ -147,7 +147,7 @@ def main() -> None:
             writer.writerows(listed)
     seconds = sum(float(r["seconds"]) for r in listed)
     heading = (
-        f"`python {Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}`".replace(" `", "`")
+        f"`python examples/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}`".replace(" `", "`")
         + f": {len(listed)} models of {len(FAMILIES)} families, {args.optimizer}, widths / depths "
         f"{', '.join(dict.fromkeys(r['sizes'] for r in listed))}, {seconds:.0f} s of one core "
         f"(Python {platform.python_version()}, torch {torch.__version__})."
