@@ -313,6 +313,7 @@ def test_fit_must_return_a_loss(found: Any) -> None:
 
 def work(log: Path, storage: Path, seconds: float, seeds: int) -> None:
     """What the same script does in every process that runs it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the runner's workers ignore Ctrl-C
 
     def fit(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> float:
         words = f"{os.getpid()} {optimizer.param_groups[0]['lr']} {seed}\n"
