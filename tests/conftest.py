@@ -11,8 +11,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import numpy as np
 import pytest
 import torch
+from torch_geometric.nn import Sequential
 
 torch.set_num_threads(1)
+FORWARD = Sequential.forward
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +23,12 @@ def _seed(request: pytest.FixtureRequest) -> None:
     random.seed(request.node.nodeid)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _sequential() -> None:
+    """PyG writes the forward of each new `Sequential` on the class, where the next finds it."""
+    Sequential.forward = FORWARD
 
 
 @pytest.fixture(scope="session")
