@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch_geometric.nn import Sequential
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # tiny tensors: a second thread only waits
 FORWARD = Sequential.forward
 
 

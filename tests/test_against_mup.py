@@ -7,7 +7,7 @@ groups. Below, where we differ on purpose: layouts that mup reads wrongly or ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mup
@@ -34,15 +34,6 @@ from gnn_mup.rules import (
 from gnn_mup.shapes import BaseShapes, BaseTensor, make_base_shapes
 
 DATA, OUT = 5, 3
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small lose more by waiting for a second thread than they gain."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 Layer = Callable[[int, int], nn.Module]

@@ -6,7 +6,7 @@ alive at 64 layers. So the active fraction and the effective rank are looked at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,14 +16,6 @@ from torch import Tensor, nn
 from gnn_mup import apply_transfer
 
 WIDTH, N0, OUT, NODES = 64, 9, 4, 48
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def small_graph() -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,6 @@ from gnn_mup.diagnostics.verdict import conclude
 from gnn_mup.nn import TransferGNN
 
 WIDTHS, DEPTHS = [32, 64, 128], [4, 8, 16]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tensors this small lose more by waiting for a second thread than they gain."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def graph(generator: torch.Generator, nodes: int = 16) -> Data:

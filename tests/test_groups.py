@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,14 +20,6 @@ from gnn_mup.plan import Plan, Settings, resolve_optimizer
 from gnn_mup.rules import Kind, Role
 
 WIDTH, DEPTH = 16, 3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def network(depth: int = DEPTH) -> PlainGNN:

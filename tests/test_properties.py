@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, note, settings
@@ -27,14 +26,6 @@ from torch_geometric.nn import (
 from gnn_mup import TransferGroups, TransferWarning, apply_transfer, plan_transfer, remove_transfer
 
 N0, OUT, NODES = 5, 3, 18
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 CONVS: dict[str, Callable[[int], nn.Module]] = {

@@ -9,7 +9,7 @@ import pickle
 import random
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -71,15 +71,6 @@ from gnn_mup import (
     transfer_groups,
 )
 from gnn_mup.plan import Plan
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny tensors: a second thread only waits, on a busy machine for milliseconds a call."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def build(cls: type[nn.Module], *args: Any) -> Any:

@@ -3,7 +3,6 @@ rate, and plain layers with plain residual sums that one line has retrofitted, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +13,6 @@ from test_equality import CASES, CLASSES, ETA0, SIZES, graphs, literal_losses, l
 from gnn_mup import apply_transfer
 
 STEPS = 20
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def retrofitted_losses(size: tuple[int, int], case: str, level: str, **model: Any) -> list[float]:

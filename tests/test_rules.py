@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,14 +20,6 @@ from gnn_mup import clip_grad_norm_, rules
 from gnn_mup.rules import ADAM, ADAMW, SGD, Family, Kind, Optimizer, Ratio, Role, Spot
 
 D, L = 256, 16  # the numbers by hand below are for this size
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def spot(kind: Kind, role: Role, fan_in: float = 1, **more: float) -> Spot:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +15,6 @@ from gnn_mup import TransferGroups, TransferWarning, apply_transfer, transfer_gr
 from gnn_mup.diagnostics.runs import make_optimizer
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def cases(entries: tuple[Entry, ...] = ZOO) -> Any:
