@@ -34,14 +34,6 @@ PATH = Data(x=torch.ones(3, 1), edge_index=EDGES)
 ROOT2 = math.sqrt(2.0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     """One processed copy of the real data for the whole file, or the one that was asked for."""
