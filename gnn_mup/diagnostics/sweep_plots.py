@@ -154,7 +154,7 @@ def _headline(report: SweepReport, kind: str) -> str:
     """The name, and the worst numbers of all sizes."""
     drift = max(report.drift[kind].values(), key=abs)
     worst = max(report.regret[kind].values())
-    cost = f"regret up to {worst:.3f}" if math.isfinite(worst) else "diverges there"
+    cost = f"regret up to {worst:.3f}" if math.isfinite(worst) else "regret: diverged"
     return f"{NAMES.get(kind, kind)}\ndrift up to {drift:+.2g} octaves, {cost}"
 
 
