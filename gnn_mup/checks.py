@@ -96,9 +96,7 @@ def _averages(places: Places, node: Node) -> bool:
     graph, origin = places.graph, places.lineage.origin
     rows = [graph[origin(p)[0]] for p in node.parents if graph[p].floating]
     factors = [graph[origin(f)[0]] for row in rows if row.op in ops.MUL for f in row.parents]
-    return any(f.op == "div" and len(f.parents) == 2 for f in factors) or any(
-        f.op in ("softmax", "_softmax") for f in factors
-    )
+    return any(f.op in ops.SOFTMAX or (f.op == "div" and len(f.parents) == 2) for f in factors)
 
 
 def _on_the_stream(places: Places) -> list[str]:

@@ -111,7 +111,7 @@ class Lineage:
         weights of a sum over nodes or layers, not features."""
         while True:
             node = self.graph[index]
-            if node.op in ops.TO_SPARSE or node.op in ("_softmax", "softmax", "_safe_softmax"):
+            if node.op in ops.TO_SPARSE | ops.SOFTMAX:
                 return True
             if self.contractions >> index & 1:
                 return node.shape[-1:] == (1,)
@@ -173,7 +173,7 @@ class Lineage:
             steps += 1
             for child in self.graph.children[waiting.pop(0)]:
                 after = self.graph[child]
-                if after.op in ("_softmax", "softmax", "exp", "_safe_softmax"):
+                if after.op in ops.SOFTENED:
                     return True
                 if after.op in ops.ALIAS | ops.ADD | ops.MUL | {"masked_fill", "where"}:
                     waiting.append(child)
