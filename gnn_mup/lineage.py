@@ -244,7 +244,7 @@ class Lineage:
         if node.op in ops.ALIAS | ops.PICK | ops.UNARY | ops.NORM:
             return (tensors[0],) if node.output == 0 or node.op in ops.PICK else ()
         if node.op in ops.ADD:
-            return tuple(t for t in tensors if self.graph[t].data)
+            return tuple(t for t in tensors if self.is_summand(node, t))
         if node.op in ops.MUL:
             data = [t for t in tensors if self.graph[t].data]
             if len(data) == 2:
@@ -253,6 +253,12 @@ class Lineage:
         if node.op == "cat":
             return tuple(a.node for a in node.args[0] if isinstance(a, Ref))
         return ()
+
+    def is_summand(self, node: Node, index: int) -> bool:
+        """A bias is broadcast and adds no value of its own; a learned state (a virtual node's
+        embedding) has the full shape."""
+        operand = self.graph[index]
+        return operand.data or (operand.weights and operand.shape == node.shape)
 
     def _normalised(self, a: int, b: int) -> tuple[int, ...]:
         """x / std(x) carries x; a gate, which knows of weights, does not carry what it gates."""
