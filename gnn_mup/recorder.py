@@ -241,7 +241,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node = self.graph[node.parents[0]]
         if node.op == "div" and len(node.parents) == 2:
             return self.graph[node.parents[0]].op == "exp"
-        return node.op in ("softmax", "_softmax")
+        return node.op in ops.SOFTMAX
 
     def _site(self, name: str, sums: bool) -> Site:
         frame: FrameType | None = sys._getframe(2)

@@ -311,9 +311,8 @@ class Places:
     def _weighs(self, node: Node) -> bool:
         """A score for each head or channel group, that only ever multiplies wider features."""
         waiting, seen = [node.index], {node.index}
-        followed = ops.ALIAS | ops.UNARY | ops.GATHER | ops.ADD | ops.MUL | {
-            "_softmax", "softmax", "scatter_add_", "scatter_reduce_", "exp", "div", "sub", "where",
-        }  # fmt: skip
+        followed = ops.ALIAS | ops.UNARY | ops.GATHER | ops.ADD | ops.MUL | ops.SOFTENED
+        followed = followed | {"scatter_add_", "scatter_reduce_", "where"}
         multiplied = False
 
         single = self._single(node)
