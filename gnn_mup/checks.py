@@ -18,6 +18,7 @@ def warnings_of(places: Places) -> list[str]:
     found += _inputs(places)
     found += _pooling(places)
     found += _on_the_stream(places)
+    found += _remade(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
     found += _mixed(places)
@@ -96,9 +97,7 @@ def _averages(places: Places, node: Node) -> bool:
     graph, origin = places.graph, places.lineage.origin
     rows = [graph[origin(p)[0]] for p in node.parents if graph[p].floating]
     factors = [graph[origin(f)[0]] for row in rows if row.op in ops.MUL for f in row.parents]
-    return any(f.op == "div" and len(f.parents) == 2 for f in factors) or any(
-        f.op in ("softmax", "_softmax") for f in factors
-    )
+    return any(f.op in ops.SOFTMAX or (f.op == "div" and len(f.parents) == 2) for f in factors)
 
 
 def _on_the_stream(places: Places) -> list[str]:
@@ -112,6 +111,22 @@ def _on_the_stream(places: Places) -> list[str]:
                 "die out with the depth. Put both inside the branch"
             ]
     return []
+
+
+def _remade(places: Places) -> list[str]:
+    """``x = lin(x + conv(x))``, or a virtual node's ``state = mlp(pool(x) + state)``."""
+    out = []
+    for found in places.residuals.remade:
+        site = places.graph[found.root].site
+        where = "" if site is None else f"{site.file}:{site.line}: {site.text!r}: "
+        line = (
+            f"{where}what is summed up here goes through a weight before the next layer takes it "
+            "up: no identity leads through the layers, so this part has no depth limit. Keep the "
+            "depth, or write state = state + mlp(...)"
+        )
+        if line not in out:
+            out.append(line)
+    return out
 
 
 def _norm_behind_decoder(places: Places) -> list[str]:

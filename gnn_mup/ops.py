@@ -53,6 +53,12 @@ NORM = names("""
 """)
 """Normalisations that are one operation; the features are their first argument."""
 
+SOFTMAX = names("softmax _softmax _safe_softmax _sparse_softmax")
+"""Weights that add up to one, made in one operation."""
+
+SOFTENED = SOFTMAX | names("exp exp_")
+"""How a softmax begins: with itself, or (over neighbours) with its exponential."""
+
 ADD = names("add add_ sub sub_")
 MUL = names("mul mul_ div div_")
 
@@ -94,7 +100,7 @@ RECURRENT = names("""
 
 PLAIN = names("""
     cat stack where sum mean amax amin max min std var norm linalg_vector_norm cumsum prod
-    maximum minimum lerp addcmul addcdiv softmax _softmax masked_select index_put index_put_ copy_
+    maximum minimum lerp addcmul addcdiv masked_select index_put index_put_ copy_
     index_copy index_copy_ masked_scatter slice_scatter select_scatter constant_pad_nd roll flip
     sort topk argmax argsort eq ne lt gt le ge isnan logical_not logical_and logical_or
     bitwise_not bitwise_and bitwise_or bitwise_xor remainder floor_divide repeat
@@ -113,7 +119,7 @@ PLAIN = names("""
 
 KNOWN = (
     SHAPE_ONLY | ALIAS | PICK | UNARY | NORM | ADD | MUL | CONTRACTION | SCATTER | SPARSE
-    | ATTENTION | GATHER | RECURRENT | PLAIN
+    | ATTENTION | GATHER | RECURRENT | SOFTMAX | PLAIN
 )  # fmt: skip
 
 

@@ -26,15 +26,18 @@ class Residuals:
         self.graph = graph
         self.lineage = Lineage(graph)
         self.sums = self._find()
+        self.remade: list[Sum] = []  # sums whose state goes through a weight before the next
         self._drop_messages()
         self._drop_queries()
         self._drop_scaled()
         self._drop_initial()
         self._drop_nested()
+        self._drop_remade()
         self._add_initial()
         self._add_constants()
         self._agree()
         self._promote()
+        self._promote_broadcast()
         self.depth = self._levels()
         self.readouts = ReadoutFinder(graph, self.lineage, self.sums, bool(self.residual)).find()
 
@@ -44,11 +47,10 @@ class Residuals:
         node = self.graph[index]
         if node.op not in ops.ADD or not node.floating or len(node.args) < 2:
             return False
-        operands = [self.graph[a.node] for a in node.args[:2] if isinstance(a, Ref)]
+        operands = [a.node for a in node.args[:2] if isinstance(a, Ref)]
         if len(operands) < 2 or not node.data:
             return False
-        # A bias is broadcast; a learned state (a virtual node's embedding) has the full shape.
-        return all(o.data or (o.weights and o.shape == node.shape) for o in operands)
+        return all(self.lineage.is_summand(node, o) for o in operands)
 
     def _find(self) -> list[Sum]:
         """All sums, innermost first; one that is a residual step by itself stays one summand."""
@@ -138,6 +140,10 @@ class Residuals:
             if node.op in ("input", "param", "const"):
                 mask |= node.bit
         return mask
+
+    @cached_property
+    def _inputs(self) -> int:
+        return sum(n.bit for n in self.graph if n.op == "input")
 
     def _judge(self, found: Sum, earlier: dict[int, Sum]) -> None:
         leaves: dict[int, Leaf] = {}
@@ -330,8 +336,7 @@ class Residuals:
 
     def _reads_out(self, found: Sum, stream: Leaf) -> bool:
         """Whether a stream knows of no data, and data reaches the outputs by this sum only."""
-        inputs = sum(n.bit for n in self.graph if n.op == "input")
-        if self.graph[stream.origin].ancestors & inputs:
+        if self.graph[stream.origin].ancestors & self._inputs:
             return False
         made = self.graph[found.root].ancestors
         waiting = [n.index for n in self.graph.members(made) if n.data and n.floating]
@@ -398,6 +403,67 @@ class Residuals:
                     if not self._broadcast_by(found, outer):
                         found.kind = "inside a branch"
 
+    def _drop_remade(self) -> None:
+        """``state = mlp(pool(h) + state)``, layer after layer, beside a stream that takes it up:
+        the sum goes into weights and nowhere else, so it starts no stream of its own and what is
+        added to it is no branch."""
+        lone = [s for s in self.residual if not self._carried_on(s) and not self._carries_one(s)]
+        for here in lone:
+            linked = [
+                s
+                for s in lone
+                if s is not here and (self._made_from_sum(s, here) or self._made_from_sum(here, s))
+            ]
+            again = any(self._place(s) == self._place(here) for s in linked)
+            if again or len(linked) > 1:
+                self.remade.append(here)
+        inside = [here for here in self.remade if not self._leads_out(here)]
+        for here in inside:
+            here.kind = "inside a branch"
+
+    def _place(self, found: Sum) -> object:
+        """The expression that runs a sum: the same in all layers of a loop."""
+        site = self.graph[found.root].site
+        return None if site is None else (site.code, site.lasti)
+
+    def _carries_one(self, found: Sum) -> bool:
+        """Whether a residual step goes on from an earlier one."""
+        assert found.stream is not None
+        roots = sum(1 << s.root for s in self.residual)
+        return bool(self.lineage.carried[found.stream.origin] & roots)
+
+    def _made_from_sum(self, late: Sum, early: Sum) -> bool:
+        """Whether the stream of a sum is an earlier sum, through weights but no neighbours."""
+        assert late.stream is not None
+        way = self.graph.between(early.root, late.stream.origin)
+        return bool(way & self.lineage.contractions) and not way & self.lineage.mixing
+
+    def _leads_out(self, found: Sum) -> bool:
+        """Whether a sum reaches an output round all other sums' branches, or a branch without
+        passing a weight (a virtual node's state, which is broadcast as it is)."""
+        entries = {
+            (leaf.node, add)
+            for s in self.residual
+            if s is not found
+            for leaf in s.branches
+            for add in s.adds
+        }
+        waiting, seen = [(found.root, False)], {(found.root, False)}
+        while waiting:
+            here, weighed = waiting.pop()
+            if self.graph.output_mask >> here & 1:
+                return True
+            for child in self.graph.children[here]:
+                if (here, child) in entries:
+                    if not weighed:
+                        return True
+                    continue
+                step = (child, weighed or bool(self.lineage.contractions >> child & 1))
+                if step not in seen:
+                    seen.add(step)
+                    waiting.append(step)
+        return False
+
     def _broadcast_by(self, inner: Sum, outer: Sum) -> bool:
         """Whether the outer sum adds the inner one, gathered: a virtual node's own stream."""
         carried = self.lineage.carried
@@ -408,9 +474,9 @@ class Residuals:
 
     def _inside(self, inner: Sum, outer: Sum) -> bool:
         assert outer.stream is not None
-        return any(
-            self.graph.between(outer.stream.origin, branch.node) >> inner.root & 1
-            for branch in outer.branches
+        start = outer.stream.origin
+        return start < inner.root < outer.root and any(
+            self.graph.between(start, branch.node) >> inner.root & 1 for branch in outer.branches
         )
 
     def _escapes(self, inner: Sum, outer: Sum) -> bool:
@@ -440,9 +506,31 @@ class Residuals:
             if late is not early
         )
 
+    def _promote_broadcast(self) -> None:
+        """A virtual node's state is a mere embedding in the first layer, and a branch there too,
+        also where no loop says that the expression is the same."""
+        carried = self.lineage.carried
+        for found in self.sums:
+            if found.kind or len(found.leaves) != 2:
+                continue
+            for stream, state in (found.leaves, found.leaves[::-1]):
+                source = self._gathered_from(state)
+                later = any(
+                    s.stream is not None
+                    and carried[s.stream.origin] >> found.root & 1
+                    and any(carried[self._gathered_from(b)] >> source & 1 for b in s.branches)
+                    for s in self.residual
+                )
+                if source and later and not self._reads_out(found, stream):
+                    found.kind, found.stream, found.branches = "residual", stream, [state]
+
+    def _gathered_from(self, leaf: Leaf) -> int:
+        """What a broadcast state is the state of; 0, which is no state, where nothing is."""
+        node = self.graph[leaf.origin]
+        return self.lineage.origin(node.parents[0])[0] if node.op in ops.GATHER else 0
+
     def _promote(self) -> None:
-        """What the same expression adds in one layer is a branch in all: a virtual node's state
-        is a mere embedding in the first."""
+        """What the same expression adds in one layer is a branch in all."""
         sides: dict[object, int] = {}
         for found in self.residual:
             site = self.graph[found.root].site
