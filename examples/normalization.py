@@ -22,6 +22,7 @@ from experiments.training import training
 from torch import nn
 
 from gnn_mup import apply_transfer
+from gnn_mup.diagnostics.sweep_report import SweepReport
 
 STEPS, EARLY = 32, 8
 GRID = Grid(-4, 0, 0.5)
@@ -69,8 +70,9 @@ def experiment(name: str, args: argparse.Namespace) -> None:
     )
     facts = {"data": name, "optimizer": "adam"}
     write(report, args, f"{name}, adam, late ({steps} steps)", steps=steps, **facts)
-    before = report.on(f"loss_at_{early}")
-    before.title = f"{report.title}_early"
+    late = ("metric", "best_metric")  # measured at the end
+    cells = [{k: v for k, v in cell.items() if k not in late} for cell in report.cells]
+    before = SweepReport(cells, column=f"loss_at_{early}", title=f"{report.title}_early")
     write(before, args, f"{name}, adam, early ({early} steps)", steps=early, **facts)
 
 
