@@ -426,7 +426,7 @@ class Places:
         # A tensor tied over several places follows the one outside all branches.
         alive = [u for u in uses if self.free[u.node] or self.feeds[u.node]]
         uses = alive or uses
-        use = min(uses, key=lambda u: (self.in_branch(u.node), u.how == "vector", self._on_data(u)))
+        use = min(uses, key=self._tells_less)
         kind, fan_in, why = self._kind(use)
         role, branches, where = self._role(use, uses, kind)
         readouts = 1.0 if role is Role.RESIDUAL else self._readouts(uses)
@@ -446,6 +446,12 @@ class Places:
             packed=self.queries.get(use.param, (0, False))[1],
             readouts=readouts,
         )
+
+    def _tells_less(self, use: Use) -> tuple[bool, bool, bool, int]:
+        """In what order uses decide. Of a learned query that is also added to what it finds, the
+        sum shows the width; in the attention another weight has taken it up."""
+        vector = use.how == "vector"
+        return self.in_branch(use.node), vector, self._on_data(use), -vector * len(use.out_axes)
 
     def _on_data(self, use: Use) -> bool:
         return use.data is not None and self.finite[use.data]
@@ -478,6 +484,8 @@ class Places:
             (False, True): Kind.WIDTH_OUT,
             (False, False): Kind.WIDTH,
         }[data_in, out]
+        if kind is Kind.WIDTH_OUT and self.uses.normalised(use):
+            return Kind.DIRECTION, float(use.fan_in), "divided by its own norm, a fixed number out"
         source = "data" if data_in else "width"
         target = "a fixed number" if out else "width"
         return kind, float(use.fan_in), f"{source} in, {target} out"
