@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from . import ops
 from .display import fold_names
 from .graph import Graph, Node
 from .plan import Branch
+from .residual import Residuals
 from .roles import Places
 from .rules import Kind
 
@@ -201,7 +203,24 @@ def _override(name: str, role: str) -> str:
     return f"roles={{{name!r}: {role!r}}}"
 
 
-def no_depth_limit(branches: Iterable[Branch], dense: bool, residual: str) -> list[str]:
+def recurrent_over_layers(places: Places) -> list[str]:
+    """Jumping knowledge by LSTM: the layers' states are its sequence."""
+    graph, lineage = places.graph, places.lineage
+    for node in graph:
+        if node.op not in ops.RECURRENT or node.output:
+            continue
+        stack = graph[lineage.origin(node.parents[0])[0]]
+        if stack.op != "stack" or len(stack.parents) < 2:
+            continue
+        if all(lineage.learned(early, late) for early, late in pairwise(stack.parents)):
+            return [
+                "transfers in width only: a recurrent layer reads the states of all layers one by "
+                "one (jumping knowledge by LSTM), and has no depth limit"
+            ]
+    return []
+
+
+def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: str) -> list[str]:
     """Why a model without scaled branches transfers in width only, in words."""
     kinds = {branch.what.split(" (")[0] for branch in branches}
     reasons = {
@@ -211,7 +230,12 @@ def no_depth_limit(branches: Iterable[Branch], dense: bool, residual: str) -> li
         "learned skip": "its skips go through weights of their own",
     }
     found = [text for kind, text in reasons.items() if kind in kinds]
-    if dense:
+    if residuals.nested:
+        found.append(
+            "its skips lie inside one another (U-Net): a level more is a network inside the "
+            "network, not one more step. Keep the depth"
+        )
+    if residuals.dense:
         found.append(
             "its layers are concatenated (DenseNet): features grow with the depth, which has no "
             "limit. Keep the depth, or write x + conv(x) in place of cat([x, conv(x)])"

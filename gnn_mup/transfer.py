@@ -18,7 +18,7 @@ from torch_geometric.nn import MessagePassing
 from .arguments import as_patterns, as_table, check_module, check_one_of, shown
 from .assemble import Frame, Placement, assemble
 from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
-from .checks import no_decoder, no_depth_limit, warnings_of
+from .checks import no_decoder, no_depth_limit, recurrent_over_layers, warnings_of
 from .computed import placed_through
 from .display import fold_names
 from .errors import (
@@ -342,11 +342,12 @@ def _remarks(
     places = findings.places
     alarms = warnings_of(places)
     notes = []
-    if not places.residuals.residual and not findings.inserted:
-        notes += no_depth_limit(branches, bool(places.residuals.dense), options.residual)
+    if not findings.inserted and (not places.residuals.residual or places.residuals.nested):
+        notes += no_depth_limit(branches, places.residuals, options.residual)
         notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
             findings.refused
         )
+    notes += recurrent_over_layers(places)
     notes += no_decoder(places)
     unused = [n for n, p in placements.items() if not p.used]
     if unused:
