@@ -23,9 +23,11 @@ from .errors import SurgeryError
 from .graph import Aggregation, Graph, Position, Ref, Site
 from .plan import Branch, Message
 from .readouts import KIND as READOUTS
+from .recompile import shown
 from .residual import Residuals
+from .rewrite import FACTOR, SourceEdit
 from .rules import query_factor
-from .source import FACTOR, SourceEdit, function_node, node_at, shown
+from .source import function_node, node_at
 from .sums import Edit
 from .surgery import GAMMA, OUTPUT, QUERY, Method, Operation, method_of
 

@@ -22,8 +22,8 @@ from .graph import Node, Ref
 from .groups import PLAN_ATTRIBUTE, part_of, plan_of
 from .plan import Fold, Plan
 from .redraw import keep_scales
+from .rewrite import SKIP
 from .roles import Places
-from .source import SKIP
 from .surgery import GAMMA, QUERY, Operation, attach, rescale, restore, set_factor
 
 _HOMOGENEOUS = ops.names("""

@@ -13,8 +13,8 @@ from .errors import SurgeryError
 from .graph import Call, Graph, Site
 from .plan import Branch
 from .residual import Residuals
+from .rewrite import SKIP
 from .roles import Places, Span
-from .source import SKIP
 
 
 @dataclass(frozen=True)

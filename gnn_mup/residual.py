@@ -141,6 +141,10 @@ class Residuals:
                 mask |= node.bit
         return mask
 
+    @cached_property
+    def _inputs(self) -> int:
+        return sum(n.bit for n in self.graph if n.op == "input")
+
     def _judge(self, found: Sum, earlier: dict[int, Sum]) -> None:
         leaves: dict[int, Leaf] = {}
         for leaf in sorted(found.leaves, key=lambda leaf: abs(leaf.coefficient - 1.0)):
@@ -332,8 +336,7 @@ class Residuals:
 
     def _reads_out(self, found: Sum, stream: Leaf) -> bool:
         """Whether a stream knows of no data, and data reaches the outputs by this sum only."""
-        inputs = sum(n.bit for n in self.graph if n.op == "input")
-        if self.graph[stream.origin].ancestors & inputs:
+        if self.graph[stream.origin].ancestors & self._inputs:
             return False
         made = self.graph[found.root].ancestors
         waiting = [n.index for n in self.graph.members(made) if n.data and n.floating]
@@ -471,9 +474,9 @@ class Residuals:
 
     def _inside(self, inner: Sum, outer: Sum) -> bool:
         assert outer.stream is not None
-        return any(
-            self.graph.between(outer.stream.origin, branch.node) >> inner.root & 1
-            for branch in outer.branches
+        start = outer.stream.origin
+        return start < inner.root < outer.root and any(
+            self.graph.between(start, branch.node) >> inner.root & 1 for branch in outer.branches
         )
 
     def _escapes(self, inner: Sum, outer: Sum) -> bool:

@@ -110,19 +110,15 @@ class Places:
     @cached_property
     def on_stream(self) -> int:
         """Mask of nodes between one residual sum and the next, on the stream itself."""
-        mask = 0
-        sums = self.residuals.residual
-        after = 0
-        for found in sums:
-            after |= self.graph.descendants[found.root]
-        roots = 0
-        for found in sums:
-            roots |= 1 << found.root
-        for found in sums:
+        after = before = roots = mask = 0
+        for found in self.residuals.residual:
             assert found.stream is not None
-            for node in self.graph.members(self.lineage.carried[found.stream.node] & after):
-                if self.lineage.carried[node.index] & roots & ~node.bit:
-                    mask |= node.bit
+            after |= self.graph.descendants[found.root]
+            before |= self.lineage.carried[found.stream.node]
+            roots |= 1 << found.root
+        for node in self.graph.members(before & after):
+            if self.lineage.carried[node.index] & roots & ~node.bit:
+                mask |= node.bit
         return mask & ~roots
 
     # -- widths ---------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from torch.fx import GraphModule
 
 from . import fxgraph
 from .errors import SurgeryError
+from .recompile import edited
 from .redraw import forget_scales
-from .source import FACTOR, HELPERS, SKIP, SourceEdit, edited
+from .rewrite import FACTOR, HELPERS, SKIP, SourceEdit
 
 GAMMA = "_gnn_mup_inverse_gamma"
 OUTPUT = "_gnn_mup_output_factor"
