@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -28,7 +29,7 @@ from .residual import Residuals
 from .rewrite import FACTOR, SourceEdit
 from .rules import query_factor
 from .source import function_node, node_at
-from .sums import Edit
+from .sums import Edit, addends, taken_up_by
 from .surgery import GAMMA, OUTPUT, QUERY, Method, Operation, method_of
 
 NORMALISED = 1.5
@@ -183,7 +184,21 @@ def _completed(graph: Graph, edits: list[Edit]) -> list[Edit]:
     return out
 
 
+def _check_whole(graph: Graph, edit: Edit, site: Site) -> None:
+    """``x[:, :8] += h``: what becomes of the other columns cannot be seen from there."""
+    for child in graph.children[edit.add]:
+        after = graph[child]
+        through_view = after.op == "index_put_" and after.args[1:] == (Ref(edit.add),)
+        if through_view and math.prod(after.shape) > math.prod(graph[edit.add].shape):
+            raise SurgeryError(
+                f"{site.file}:{site.line}: {site.text!r} adds a residual branch to a part of the "
+                "features. Write it as x + branch for all of them, or write 1/L there and pass "
+                "residual='off'"
+            )
+
+
 def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
+    _check_whole(graph, edit, site)
     owner = drafts.modules.get(site.owner) if site.owner is not None else None
     if isinstance(owner, InvertibleModule) and edit.operand is not None:
         # A reversible block also computes the inverse: the branch itself is scaled.
@@ -201,13 +216,22 @@ def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
             pairs = [(child.index, edit.add) for child in graph.live_children(edit.add)]
             pairs = pairs or [(-1, edit.add)]
         else:
-            operand = graph[edit.add].args[edit.operand]
-            pairs = [(edit.add, edit.summand if edit.summand >= 0 else operand.node)]
+            pairs = [_seen_by(graph, edit)]
         drafts.scaled.setdefault((site.owner, site.position, action), []).extend(pairs)
+
+
+def _seen_by(graph: Graph, edit: Edit) -> tuple[int, int]:
+    """The consumer that sees the factor, and the operand that gets it."""
+    if edit.summand >= 0:
+        return edit.add, edit.summand
+    operand = addends(graph, graph[edit.add])[edit.operand or 0][0]
+    return taken_up_by(graph, edit.add), operand
 
 
 def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:
     """``sum([x, h, g])`` runs several additions at one position: which summand is it?"""
+    if graph[edit.add].op not in ops.ADD:
+        return action if edit.operand is None else f"element{edit.operand}"
     if edit.what != "residual branch" or _sum_call(site) is None:
         return action
     element = edit.operand or 0

@@ -19,6 +19,7 @@ def warnings_of(places: Places) -> list[str]:
     found += _pooling(places)
     found += _on_the_stream(places)
     found += _remade(places)
+    found += _joined(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
     found += _mixed(places)
@@ -115,18 +116,29 @@ def _on_the_stream(places: Places) -> list[str]:
 
 def _remade(places: Places) -> list[str]:
     """``x = lin(x + conv(x))``, or a virtual node's ``state = mlp(pool(x) + state)``."""
-    out = []
-    for found in places.residuals.remade:
-        site = places.graph[found.root].site
-        where = "" if site is None else f"{site.file}:{site.line}: {site.text!r}: "
-        line = (
-            f"{where}what is summed up here goes through a weight before the next layer takes it "
-            "up: no identity leads through the layers, so this part has no depth limit. Keep the "
-            "depth, or write state = state + mlp(...)"
-        )
-        if line not in out:
-            out.append(line)
-    return out
+    nodes = [places.graph[found.root] for found in places.residuals.remade]
+    return _at_their_lines(
+        nodes,
+        "what is summed up here goes through a weight before the next layer takes it up: no "
+        "identity leads through the layers, so this part has no depth limit. Keep the depth, or "
+        "write state = state + mlp(...)",
+    )
+
+
+def _joined(places: Places) -> list[str]:
+    """``torch.maximum(x, conv(x))``, ``x.index_add(0, i, conv(x))``."""
+    return _at_their_lines(
+        places.residuals.joins,
+        "features meet here what a layer made of them, in a way that is not known as a sum, so "
+        "nothing was scaled and the depth has no limit. If it is one, write x + branch",
+    )
+
+
+def _at_their_lines(nodes: Iterable[Node], text: str) -> list[str]:
+    """One warning for each line of source that makes one of these nodes."""
+    sites = [node.site for node in nodes]
+    where = ["" if s is None else f"{s.file}:{s.line}: {s.text!r}: " for s in sites]
+    return [place + text for place in dict.fromkeys(where)]
 
 
 def _norm_behind_decoder(places: Places) -> list[str]:

@@ -13,10 +13,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from . import ops
-from .graph import Graph, Ref
+from .graph import Graph, Node, Ref
+from .joins import unread_joins
 from .lineage import Lineage
-from .readouts import ReadoutFinder, sums_over_stack
-from .sums import Edit, Leaf, Sum
+from .readouts import ReadoutFinder
+from .sums import Edit, Leaf, Sum, addends, stacked_parts, taken_up_by
 
 
 class Residuals:
@@ -45,12 +46,10 @@ class Residuals:
 
     def _is_sum(self, index: int) -> bool:
         node = self.graph[index]
-        if node.op not in ops.ADD or not node.floating or len(node.args) < 2:
+        if not node.floating or not node.data:
             return False
-        operands = [a.node for a in node.args[:2] if isinstance(a, Ref)]
-        if len(operands) < 2 or not node.data:
-            return False
-        return all(self.lineage.is_summand(node, o) for o in operands)
+        operands = addends(self.graph, node)
+        return len(operands) > 1 and all(self.lineage.is_summand(node, o) for o, _ in operands)
 
     def _find(self) -> list[Sum]:
         """All sums, innermost first; one that is a residual step by itself stays one summand."""
@@ -61,20 +60,24 @@ class Residuals:
                 here = Sum(node.index, [], [])
                 self._collect(node.index, 1.0, here, found)
                 self._judge(here, found)
+                if self._stands_alone(here):
+                    continue
                 absorbed.update(here.adds[1:])
                 found[node.index] = here
         return [here for here in found.values() if here.root not in absorbed]
 
+    def _stands_alone(self, found: Sum) -> bool:
+        """A stack whose sum is no step of a stream: relations, readouts; states whose mean needs
+        no factor."""
+        op = self.graph[found.root].op
+        plain = found.kind in ("", "learned skip")
+        step = found.residual or found.kind.startswith("scaled")
+        return op not in ops.ADD and (plain or (op == "mean" and not step))
+
     def _collect(self, index: int, sign: float, here: Sum, found: dict[int, Sum]) -> None:
         here.adds.append(index)
-        node = self.graph[index]
-        for position, arg in enumerate(node.args[:2]):
-            factor = sign
-            if position == 1:
-                alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
-                factor *= float(alpha) if isinstance(alpha, int | float) else 1.0
-                factor *= -1.0 if node.op.startswith("sub") else 1.0
-            child = arg.node
+        for child, constant in addends(self.graph, self.graph[index]):
+            factor = sign * constant
             part = found.get(child)
             once = len(self.graph.children[child]) == 1
             if part is not None and once and factor == 1.0 and not part.residual:
@@ -441,13 +444,7 @@ class Residuals:
     def _leads_out(self, found: Sum) -> bool:
         """Whether a sum reaches an output round all other sums' branches, or a branch without
         passing a weight (a virtual node's state, which is broadcast as it is)."""
-        entries = {
-            (leaf.node, add)
-            for s in self.residual
-            if s is not found
-            for leaf in s.branches
-            for add in s.adds
-        }
+        entries = {pair for s in self.residual if s is not found for pair in self.entries(s)}
         waiting, seen = [(found.root, False)], {(found.root, False)}
         while waiting:
             here, weighed = waiting.pop()
@@ -602,6 +599,16 @@ class Residuals:
     def residual(self) -> list[Sum]:
         return [s for s in self.sums if s.residual]
 
+    def entries(self, found: Sum) -> list[tuple[int, int]]:
+        """Where the branches of a sum come in: each with what takes it up."""
+        takers = [taken_up_by(self.graph, add) for add in found.adds]
+        return [(leaf.node, taker) for leaf in found.branches for taker in takers]
+
+    @cached_property
+    def joins(self) -> list[Node]:
+        """Skips that are no sums."""
+        return unread_joins(self.graph, self.lineage, self.sums)
+
     def _levels(self) -> int:
         """L: message-passing residual steps on the longest path of the stream."""
         found = self.residual
@@ -660,29 +667,30 @@ class Residuals:
             self._scale(found.root, branches, set(found.adds), factor, out)
         for found in self.sums:
             if found.kind == "sum over layers":
-                for add in found.adds:
-                    first, second = self.graph[add].args[:2]
-                    origin = self.lineage.origin
-                    late = int(origin(second.node)[0] > origin(first.node)[0])
-                    if first.node in found.adds or second.node in found.adds:
-                        late = int(first.node in found.adds)  # the other side is the accumulator
-                    out.append(Edit(add, late, factor, "sum over layers"))
+                out += [self._over_layers(add, found.adds, factor) for add in found.adds]
             elif found.kind.endswith("carry the stream"):
                 count = int(found.kind.split()[0])
                 out += self._shared(found, count)
         return out + [Edit(node, None, factor, "sum over layers") for node in self.stacked]
 
+    def _over_layers(self, add: int, adds: list[int], factor: float) -> Edit:
+        if self.graph[add].op not in ops.ADD:
+            return Edit(add, None, factor, "sum over layers")
+        (first, _), (second, _) = addends(self.graph, self.graph[add])
+        late = int(self.lineage.origin(second)[0] > self.lineage.origin(first)[0])
+        if first in adds or second in adds:
+            late = int(first in adds)  # the other side is the accumulator
+        return Edit(add, late, factor, "sum over layers")
+
     @cached_property
     def stacked(self) -> list[int]:
         """``torch.stack(states).sum(0)``, each state made from the one before."""
+        known = {found.root for found in self.sums}
         found = []
         for node in self.graph:
-            stack = self.graph[node.parents[0]] if node.op == "sum" and node.parents else node
-            if stack.op != "stack" or not sums_over_stack(node, stack):
-                continue
-            parts = stack.parents
+            parts = stacked_parts(self.graph, node) if node.op == "sum" else ()
             chained = all(self.graph[b].ancestors >> a & 1 for a, b in pairwise(parts))
-            if chained and len(parts) > 1:
+            if chained and len(parts) > 1 and node.index not in known:
                 found.append(node.index)
         return found
 
@@ -705,18 +713,18 @@ class Residuals:
     def _scale(
         self, add: int, branches: set[int], adds: set[int], factor: float, out: list[Edit]
     ) -> None:
-        for position, arg in enumerate(self.graph[add].args[:2]):
-            leaves = self._leaves_under(arg.node, adds)
+        for position, (operand, _) in enumerate(addends(self.graph, self.graph[add])):
+            leaves = self._leaves_under(operand, adds)
             if leaves <= branches:
                 out.append(Edit(add, position, factor, "residual branch"))
-            elif arg.node in adds:
-                self._scale(arg.node, branches, adds, factor, out)
+            elif operand in adds:
+                self._scale(operand, branches, adds, factor, out)
 
     def _leaves_under(self, index: int, adds: set[int]) -> set[int]:
         if index not in adds:
             return {index}
-        left, right = self.graph[index].args[:2]
-        return self._leaves_under(left.node, adds) | self._leaves_under(right.node, adds)
+        parts = addends(self.graph, self.graph[index])
+        return set().union(*(self._leaves_under(part, adds) for part, _ in parts))
 
     def _shared(self, found: Sum, count: int) -> list[Edit]:
         """k summands carry the stream: divide by k unless a norm follows before the next such."""

@@ -52,9 +52,8 @@ class Places:
         all branches."""
         cut: dict[tuple[int, int], int] = {}
         for found in self.residuals.residual:
-            for leaf in found.branches:
-                for add in found.adds:
-                    cut[leaf.node, add] = 1 << found.level
+            for pair in self.residuals.entries(found):
+                cut[pair] = 1 << found.level
         ends = {span.end: 1 << (i + 1) for i, span in enumerate(self.spans)}
         starts = {span.start: span.end for span in self.spans}
         size = len(self.graph)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -993,7 +994,10 @@ class GCNII(Toy):
         {**ENDS, "convs.*.weight1": f"hidden width-to-width {D}"},
         depth=1,
         scaled=0,
-        left=("initial residual",),
+        left=(
+            "initial residual",
+            *(f"scaled skip (coefficient {1 - math.log(0.5 / (i + 1) + 1):.3g})" for i in range(L)),
+        ),
         notes=WIDTH_ONLY,
     )
 
