@@ -67,6 +67,8 @@ class Folder:
             for operand, _ in uses:
                 self._back(operand, way)
             self._alone(way, ends)
+            if not way.params:
+                raise _No("there is no weight on the way")
         except _No as reason:
             params = self._ahead(uses)
             if params:
@@ -155,18 +157,21 @@ class Folder:
             if any(self.graph[a].param is None for a in pure) or len(args) < 2:
                 raise _No("a constant is added on the way")
             return [a for a in args if a not in pure]
+        if node.op == "param":
+            way.params.add(str(node.param))
+            return []
+        if node.op == "embedding":
+            return args[:1]
         if node.op in ops.ATTENTION:
             return args[2:3]
         if node.op in ops.MUL:
             return self._factor_of(node, args)
         if node.op in ops.ALIAS | ops.PICK | _HOMOGENEOUS:
             listed = node.args[0] if node.op in ("cat", "stack") else ()
-            floating = [r.node for r in listed if isinstance(r, Ref)] or [
-                a
-                for a in args
-                if self.graph[a].floating and (self.graph[a].data or self.graph[a].weights)
+            known = [(a, self.graph[a]) for a in args]
+            return [r.node for r in listed if isinstance(r, Ref)] or [
+                a for a, n in known if n.floating and (n.data or n.weights)
             ]
-            return floating
         if not node.weights:
             raise _No("it acts on the data themselves")
         raise _No(f"{node.op} does not commute with it")
