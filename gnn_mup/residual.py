@@ -140,13 +140,13 @@ class Residuals:
     def _leaf_mask(self) -> int:
         mask = 0
         for node in self.graph:
-            if node.op in ("input", "param", "const"):
+            if node.op in ("input", "param", "const") and not (node.features and node.weights):
                 mask |= node.bit
         return mask
 
     @cached_property
     def _inputs(self) -> int:
-        return sum(n.bit for n in self.graph if n.op == "input")
+        return sum(n.bit for n in self.graph if n.features)
 
     def _judge(self, found: Sum, earlier: dict[int, Sum]) -> None:
         leaves: dict[int, Leaf] = {}
@@ -339,7 +339,8 @@ class Residuals:
 
     def _reads_out(self, found: Sum, stream: Leaf) -> bool:
         """Whether a stream knows of no data, and data reaches the outputs by this sum only."""
-        if self.graph[stream.origin].ancestors & self._inputs:
+        known = self.graph[stream.origin]
+        if (known.ancestors | known.bit) & self._inputs:
             return False
         made = self.graph[found.root].ancestors
         waiting = [n.index for n in self.graph.members(made) if n.data and n.floating]

@@ -420,7 +420,7 @@ class Places:
         # A tensor tied over several places follows the one outside all branches.
         alive = [u for u in uses if self.free[u.node] or self.feeds[u.node]]
         uses = alive or uses
-        use = min(uses, key=lambda u: (self.in_branch(u.node), u.how == "vector", self._on_data(u)))
+        use = min(uses, key=self._telling)
         kind, fan_in, why = self._kind(use)
         role, branches, where = self._role(use, uses, kind)
         readouts = 1.0 if role is Role.RESIDUAL else self._readouts(uses)
@@ -441,8 +441,11 @@ class Places:
             readouts=readouts,
         )
 
-    def _on_data(self, use: Use) -> bool:
-        return use.data is not None and self.finite[use.data]
+    def _telling(self, use: Use) -> tuple[bool, ...]:
+        """Which use of a parameter places it: one outside all branches, one that contracts it, one
+        that shows its features (a learned query is also added), one on features."""
+        on_data = use.data is not None and self.finite[use.data]
+        return self.in_branch(use.node), use.how == "vector", not use.out_axes, on_data
 
     def kind_of(self, use: Use) -> Kind:
         """The width type of a parameter at one of its uses."""
