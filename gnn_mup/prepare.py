@@ -12,14 +12,16 @@ from torch import nn
 
 from .assemble import Frame, Placement, assemble
 from .base_models import base_of
-from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
+from .branches import draft_branches
 from .checks import no_decoder, no_depth_limit, warnings_of
 from .computed import placed_through
 from .display import fold_names
+from .drafts import Drafts
 from .example import Call, as_call, cloned
 from .findings import Findings, adds_per_block, find
 from .fold import find_folds, forward_changes
 from .insert import draft_insertions
+from .messages import NORMALISED, draft_messages, draft_queries, gammas
 from .options import Options
 from .plan import Branch, Plan, Settings, check_patterns, matches
 from .residual import Residuals
