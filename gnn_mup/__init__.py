@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .base_models import make_base_shapes
 from .checkpoint import load, save
 from .errors import (
     AlreadyApplied,
@@ -20,7 +21,7 @@ from .fold import FoldReport, fold_transfer, unfold_transfer
 from .groups import TransferGroups, clip_grad_norm_, set_lr, transfer_groups
 from .plan import Plan
 from .shapes import BaseShapes, load_base_shapes, save_base_shapes
-from .transfer import apply_transfer, make_base_shapes, plan_transfer, remove_transfer
+from .transfer import apply_transfer, plan_transfer, remove_transfer
 
 if TYPE_CHECKING:
     from .diagnostics.coord_check import assert_transfers, coord_check

@@ -20,6 +20,8 @@ def warnings_of(places: Places) -> list[str]:
     found += _inputs(places)
     found += _pooling(places)
     found += _on_the_stream(places)
+    found += _remade(places)
+    found += _joined(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
     found += _mixed(places)
@@ -98,9 +100,7 @@ def _averages(places: Places, node: Node) -> bool:
     graph, origin = places.graph, places.lineage.origin
     rows = [graph[origin(p)[0]] for p in node.parents if graph[p].floating]
     factors = [graph[origin(f)[0]] for row in rows if row.op in ops.MUL for f in row.parents]
-    return any(f.op == "div" and len(f.parents) == 2 for f in factors) or any(
-        f.op in ("softmax", "_softmax") for f in factors
-    )
+    return any(f.op in ops.SOFTMAX or (f.op == "div" and len(f.parents) == 2) for f in factors)
 
 
 def _on_the_stream(places: Places) -> list[str]:
@@ -114,6 +114,33 @@ def _on_the_stream(places: Places) -> list[str]:
                 "die out with the depth. Put both inside the branch"
             ]
     return []
+
+
+def _remade(places: Places) -> list[str]:
+    """``x = lin(x + conv(x))``, or a virtual node's ``state = mlp(pool(x) + state)``."""
+    nodes = [places.graph[found.root] for found in places.residuals.remade]
+    return _at_their_lines(
+        nodes,
+        "what is summed up here goes through a weight before the next layer takes it up: no "
+        "identity leads through the layers, so this part has no depth limit. Keep the depth, or "
+        "write state = state + mlp(...)",
+    )
+
+
+def _joined(places: Places) -> list[str]:
+    """``torch.maximum(x, conv(x))``, ``x.index_add(0, i, conv(x))``."""
+    return _at_their_lines(
+        places.residuals.joins,
+        "features meet here what a layer made of them, in a way that is not known as a sum, so "
+        "nothing was scaled and the depth has no limit. If it is one, write x + branch",
+    )
+
+
+def _at_their_lines(nodes: Iterable[Node], text: str) -> list[str]:
+    """One warning for each line of source that makes one of these nodes."""
+    sites = [node.site for node in nodes]
+    where = ["" if s is None else f"{s.file}:{s.line}: {s.text!r}: " for s in sites]
+    return [place + text for place in dict.fromkeys(where)]
 
 
 def _norm_behind_decoder(places: Places) -> list[str]:

@@ -15,21 +15,21 @@ import torch
 from torch import nn
 
 from . import ops
-from .branches import Drafts
 from .display import fold_names
+from .drafts import Drafts
 from .errors import TransferError
 from .graph import Node, Ref
 from .groups import PLAN_ATTRIBUTE, part_of, plan_of
 from .plan import Fold, Plan
 from .redraw import keep_scales
+from .rewrite import SKIP
 from .roles import Places
-from .source import SKIP
 from .surgery import GAMMA, QUERY, Operation, attach, rescale, restore, set_factor
 
 _HOMOGENEOUS = ops.names("""
     relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat stack scatter_add scatter_add_ index_add
     index_add_ scatter_reduce scatter_reduce_ amax native_dropout _sparse_mm index_select index
-    gather
+    gather embedding
 """)
 """f(c x) = c f(x) for positive c."""
 
@@ -67,6 +67,8 @@ class Folder:
             for operand, _ in uses:
                 self._back(operand, way)
             self._alone(way, ends)
+            if not way.params:
+                raise _No("there is no weight on the way")
         except _No as reason:
             params = self._ahead(uses)
             if params:
@@ -98,6 +100,9 @@ class Folder:
         if index in way.nodes:
             return
         way.nodes.add(index)
+        if node.param is not None:
+            way.params.add(node.param)  # an embedding that is looked up
+            return
         if self.places.lineage.contractions >> index & 1:
             way.params |= self._weights_at(node)
             return
@@ -152,16 +157,21 @@ class Folder:
             if any(self.graph[a].param is None for a in pure) or len(args) < 2:
                 raise _No("a constant is added on the way")
             return [a for a in args if a not in pure]
+        if node.op == "param":
+            way.params.add(str(node.param))
+            return []
+        if node.op == "embedding":
+            return args[:1]
         if node.op in ops.ATTENTION:
             return args[2:3]
         if node.op in ops.MUL:
             return self._factor_of(node, args)
         if node.op in ops.ALIAS | ops.PICK | _HOMOGENEOUS:
             listed = node.args[0] if node.op in ("cat", "stack") else ()
-            floating = [r.node for r in listed if isinstance(r, Ref)] or [
-                a for a in args if self.graph[a].floating and self.graph[a].data
+            known = [(a, self.graph[a]) for a in args]
+            return [r.node for r in listed if isinstance(r, Ref)] or [
+                a for a, n in known if n.floating and (n.data or n.weights)
             ]
-            return floating
         if not node.weights:
             raise _No("it acts on the data themselves")
         raise _No(f"{node.op} does not commute with it")

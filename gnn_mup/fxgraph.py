@@ -16,7 +16,8 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from .errors import SurgeryError
-from .source import FACTOR, SourceEdit, function_node
+from .rewrite import FACTOR, SourceEdit
+from .source import function_node
 
 SCALE = "_gnn_mup_scale_{}"
 _PRESERVED = "_user_preserved_attributes"

@@ -8,13 +8,13 @@ from torch import nn
 from torch_geometric.nn import MessagePassing
 
 from . import ops
-from .branches import Drafts
+from .drafts import Drafts
 from .errors import SurgeryError
 from .graph import Call, Graph, Site
 from .plan import Branch
 from .residual import Residuals
+from .rewrite import SKIP
 from .roles import Places, Span
-from .source import SKIP
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from . import ops
 from .graph import Graph, Node, Ref
+from .sums import stacked_parts
 
 
 class Lineage:
@@ -111,7 +112,7 @@ class Lineage:
         weights of a sum over nodes or layers, not features."""
         while True:
             node = self.graph[index]
-            if node.op in ops.TO_SPARSE or node.op in ("_softmax", "softmax", "_safe_softmax"):
+            if node.op in ops.TO_SPARSE | ops.SOFTMAX:
                 return True
             if self.contractions >> index & 1:
                 return node.shape[-1:] == (1,)
@@ -173,7 +174,7 @@ class Lineage:
             steps += 1
             for child in self.graph.children[waiting.pop(0)]:
                 after = self.graph[child]
-                if after.op in ("_softmax", "softmax", "exp", "_safe_softmax"):
+                if after.op in ops.SOFTENED:
                     return True
                 if after.op in ops.ALIAS | ops.ADD | ops.MUL | {"masked_fill", "where"}:
                     waiting.append(child)
@@ -244,7 +245,7 @@ class Lineage:
         if node.op in ops.ALIAS | ops.PICK | ops.UNARY | ops.NORM:
             return (tensors[0],) if node.output == 0 or node.op in ops.PICK else ()
         if node.op in ops.ADD:
-            return tuple(t for t in tensors if self.graph[t].data)
+            return tuple(t for t in tensors if self.is_summand(node, t))
         if node.op in ops.MUL:
             data = [t for t in tensors if self.graph[t].data]
             if len(data) == 2:
@@ -252,7 +253,13 @@ class Lineage:
             return tuple(data)
         if node.op == "cat":
             return tuple(a.node for a in node.args[0] if isinstance(a, Ref))
-        return ()
+        return tuple(p for p in stacked_parts(self.graph, node) if self.is_summand(node, p))
+
+    def is_summand(self, node: Node, index: int) -> bool:
+        """A bias is broadcast and adds no value of its own; a learned state (a virtual node's
+        embedding) has the full shape."""
+        operand = self.graph[index]
+        return operand.data or (operand.weights and operand.shape == node.shape)
 
     def _normalised(self, a: int, b: int) -> tuple[int, ...]:
         """x / std(x) carries x; a gate, which knows of weights, does not carry what it gates."""

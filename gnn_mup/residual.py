@@ -13,10 +13,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from . import ops
-from .graph import Graph, Ref
+from .graph import Graph, Node, Ref
+from .joins import unread_joins
 from .lineage import Lineage
-from .readouts import ReadoutFinder, sums_over_stack
-from .sums import Edit, Leaf, Sum
+from .readouts import ReadoutFinder
+from .sums import Edit, Leaf, Sum, addends, stacked_parts, taken_up_by
 
 
 class Residuals:
@@ -26,15 +27,18 @@ class Residuals:
         self.graph = graph
         self.lineage = Lineage(graph)
         self.sums = self._find()
+        self.remade: list[Sum] = []  # sums whose state goes through a weight before the next
         self._drop_messages()
         self._drop_queries()
         self._drop_scaled()
         self._drop_initial()
         self._drop_nested()
+        self._drop_remade()
         self._add_initial()
         self._add_constants()
         self._agree()
         self._promote()
+        self._promote_broadcast()
         self.depth = self._levels()
         self.readouts = ReadoutFinder(graph, self.lineage, self.sums, bool(self.residual)).find()
 
@@ -42,13 +46,10 @@ class Residuals:
 
     def _is_sum(self, index: int) -> bool:
         node = self.graph[index]
-        if node.op not in ops.ADD or not node.floating or len(node.args) < 2:
+        if not node.floating or not node.data:
             return False
-        operands = [self.graph[a.node] for a in node.args[:2] if isinstance(a, Ref)]
-        if len(operands) < 2 or not node.data:
-            return False
-        # A bias is broadcast; a learned state (a virtual node's embedding) has the full shape.
-        return all(o.data or (o.weights and o.shape == node.shape) for o in operands)
+        operands = addends(self.graph, node)
+        return len(operands) > 1 and all(self.lineage.is_summand(node, o) for o, _ in operands)
 
     def _find(self) -> list[Sum]:
         """All sums, innermost first; one that is a residual step by itself stays one summand."""
@@ -59,20 +60,24 @@ class Residuals:
                 here = Sum(node.index, [], [])
                 self._collect(node.index, 1.0, here, found)
                 self._judge(here, found)
+                if self._stands_alone(here):
+                    continue
                 absorbed.update(here.adds[1:])
                 found[node.index] = here
         return [here for here in found.values() if here.root not in absorbed]
 
+    def _stands_alone(self, found: Sum) -> bool:
+        """A stack whose sum is no step of a stream: relations, readouts; states whose mean needs
+        no factor."""
+        op = self.graph[found.root].op
+        plain = found.kind in ("", "learned skip")
+        step = found.residual or found.kind.startswith("scaled")
+        return op not in ops.ADD and (plain or (op == "mean" and not step))
+
     def _collect(self, index: int, sign: float, here: Sum, found: dict[int, Sum]) -> None:
         here.adds.append(index)
-        node = self.graph[index]
-        for position, arg in enumerate(node.args[:2]):
-            factor = sign
-            if position == 1:
-                alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
-                factor *= float(alpha) if isinstance(alpha, int | float) else 1.0
-                factor *= -1.0 if node.op.startswith("sub") else 1.0
-            child = arg.node
+        for child, constant in addends(self.graph, self.graph[index]):
+            factor = sign * constant
             part = found.get(child)
             once = len(self.graph.children[child]) == 1
             if part is not None and once and factor == 1.0 and not part.residual:
@@ -135,9 +140,13 @@ class Residuals:
     def _leaf_mask(self) -> int:
         mask = 0
         for node in self.graph:
-            if node.op in ("input", "param", "const"):
+            if node.op in ("input", "param", "const") and not (node.features and node.weights):
                 mask |= node.bit
         return mask
+
+    @cached_property
+    def _inputs(self) -> int:
+        return sum(n.bit for n in self.graph if n.features)
 
     def _judge(self, found: Sum, earlier: dict[int, Sum]) -> None:
         leaves: dict[int, Leaf] = {}
@@ -330,8 +339,8 @@ class Residuals:
 
     def _reads_out(self, found: Sum, stream: Leaf) -> bool:
         """Whether a stream knows of no data, and data reaches the outputs by this sum only."""
-        inputs = sum(n.bit for n in self.graph if n.op == "input")
-        if self.graph[stream.origin].ancestors & inputs:
+        known = self.graph[stream.origin]
+        if (known.ancestors | known.bit) & self._inputs:
             return False
         made = self.graph[found.root].ancestors
         waiting = [n.index for n in self.graph.members(made) if n.data and n.floating]
@@ -398,6 +407,61 @@ class Residuals:
                     if not self._broadcast_by(found, outer):
                         found.kind = "inside a branch"
 
+    def _drop_remade(self) -> None:
+        """``state = mlp(pool(h) + state)``, layer after layer, beside a stream that takes it up:
+        the sum goes into weights and nowhere else, so it starts no stream of its own and what is
+        added to it is no branch."""
+        lone = [s for s in self.residual if not self._carried_on(s) and not self._carries_one(s)]
+        for here in lone:
+            linked = [
+                s
+                for s in lone
+                if s is not here and (self._made_from_sum(s, here) or self._made_from_sum(here, s))
+            ]
+            again = any(self._place(s) == self._place(here) for s in linked)
+            if again or len(linked) > 1:
+                self.remade.append(here)
+        inside = [here for here in self.remade if not self._leads_out(here)]
+        for here in inside:
+            here.kind = "inside a branch"
+
+    def _place(self, found: Sum) -> object:
+        """The expression that runs a sum: the same in all layers of a loop."""
+        site = self.graph[found.root].site
+        return None if site is None else (site.code, site.lasti)
+
+    def _carries_one(self, found: Sum) -> bool:
+        """Whether a residual step goes on from an earlier one."""
+        assert found.stream is not None
+        roots = sum(1 << s.root for s in self.residual)
+        return bool(self.lineage.carried[found.stream.origin] & roots)
+
+    def _made_from_sum(self, late: Sum, early: Sum) -> bool:
+        """Whether the stream of a sum is an earlier sum, through weights but no neighbours."""
+        assert late.stream is not None
+        way = self.graph.between(early.root, late.stream.origin)
+        return bool(way & self.lineage.contractions) and not way & self.lineage.mixing
+
+    def _leads_out(self, found: Sum) -> bool:
+        """Whether a sum reaches an output round all other sums' branches, or a branch without
+        passing a weight (a virtual node's state, which is broadcast as it is)."""
+        entries = {pair for s in self.residual if s is not found for pair in self.entries(s)}
+        waiting, seen = [(found.root, False)], {(found.root, False)}
+        while waiting:
+            here, weighed = waiting.pop()
+            if self.graph.output_mask >> here & 1:
+                return True
+            for child in self.graph.children[here]:
+                if (here, child) in entries:
+                    if not weighed:
+                        return True
+                    continue
+                step = (child, weighed or bool(self.lineage.contractions >> child & 1))
+                if step not in seen:
+                    seen.add(step)
+                    waiting.append(step)
+        return False
+
     def _broadcast_by(self, inner: Sum, outer: Sum) -> bool:
         """Whether the outer sum adds the inner one, gathered: a virtual node's own stream."""
         carried = self.lineage.carried
@@ -408,9 +472,9 @@ class Residuals:
 
     def _inside(self, inner: Sum, outer: Sum) -> bool:
         assert outer.stream is not None
-        return any(
-            self.graph.between(outer.stream.origin, branch.node) >> inner.root & 1
-            for branch in outer.branches
+        start = outer.stream.origin
+        return start < inner.root < outer.root and any(
+            self.graph.between(start, branch.node) >> inner.root & 1 for branch in outer.branches
         )
 
     def _escapes(self, inner: Sum, outer: Sum) -> bool:
@@ -440,9 +504,31 @@ class Residuals:
             if late is not early
         )
 
+    def _promote_broadcast(self) -> None:
+        """A virtual node's state is a mere embedding in the first layer, and a branch there too,
+        also where no loop says that the expression is the same."""
+        carried = self.lineage.carried
+        for found in self.sums:
+            if found.kind or len(found.leaves) != 2:
+                continue
+            for stream, state in (found.leaves, found.leaves[::-1]):
+                source = self._gathered_from(state)
+                later = any(
+                    s.stream is not None
+                    and carried[s.stream.origin] >> found.root & 1
+                    and any(carried[self._gathered_from(b)] >> source & 1 for b in s.branches)
+                    for s in self.residual
+                )
+                if source and later and not self._reads_out(found, stream):
+                    found.kind, found.stream, found.branches = "residual", stream, [state]
+
+    def _gathered_from(self, leaf: Leaf) -> int:
+        """What a broadcast state is the state of; 0, which is no state, where nothing is."""
+        node = self.graph[leaf.origin]
+        return self.lineage.origin(node.parents[0])[0] if node.op in ops.GATHER else 0
+
     def _promote(self) -> None:
-        """What the same expression adds in one layer is a branch in all: a virtual node's state
-        is a mere embedding in the first."""
+        """What the same expression adds in one layer is a branch in all."""
         sides: dict[object, int] = {}
         for found in self.residual:
             site = self.graph[found.root].site
@@ -514,6 +600,16 @@ class Residuals:
     def residual(self) -> list[Sum]:
         return [s for s in self.sums if s.residual]
 
+    def entries(self, found: Sum) -> list[tuple[int, int]]:
+        """Where the branches of a sum come in: each with what takes it up."""
+        takers = [taken_up_by(self.graph, add) for add in found.adds]
+        return [(leaf.node, taker) for leaf in found.branches for taker in takers]
+
+    @cached_property
+    def joins(self) -> list[Node]:
+        """Skips that are no sums."""
+        return unread_joins(self.graph, self.lineage, self.sums)
+
     def _levels(self) -> int:
         """L: message-passing residual steps on the longest path of the stream."""
         found = self.residual
@@ -572,29 +668,30 @@ class Residuals:
             self._scale(found.root, branches, set(found.adds), factor, out)
         for found in self.sums:
             if found.kind == "sum over layers":
-                for add in found.adds:
-                    first, second = self.graph[add].args[:2]
-                    origin = self.lineage.origin
-                    late = int(origin(second.node)[0] > origin(first.node)[0])
-                    if first.node in found.adds or second.node in found.adds:
-                        late = int(first.node in found.adds)  # the other side is the accumulator
-                    out.append(Edit(add, late, factor, "sum over layers"))
+                out += [self._over_layers(add, found.adds, factor) for add in found.adds]
             elif found.kind.endswith("carry the stream"):
                 count = int(found.kind.split()[0])
                 out += self._shared(found, count)
         return out + [Edit(node, None, factor, "sum over layers") for node in self.stacked]
 
+    def _over_layers(self, add: int, adds: list[int], factor: float) -> Edit:
+        if self.graph[add].op not in ops.ADD:
+            return Edit(add, None, factor, "sum over layers")
+        (first, _), (second, _) = addends(self.graph, self.graph[add])
+        late = int(self.lineage.origin(second)[0] > self.lineage.origin(first)[0])
+        if first in adds or second in adds:
+            late = int(first in adds)  # the other side is the accumulator
+        return Edit(add, late, factor, "sum over layers")
+
     @cached_property
     def stacked(self) -> list[int]:
         """``torch.stack(states).sum(0)``, each state made from the one before."""
+        known = {found.root for found in self.sums}
         found = []
         for node in self.graph:
-            stack = self.graph[node.parents[0]] if node.op == "sum" and node.parents else node
-            if stack.op != "stack" or not sums_over_stack(node, stack):
-                continue
-            parts = stack.parents
+            parts = stacked_parts(self.graph, node) if node.op == "sum" else ()
             chained = all(self.graph[b].ancestors >> a & 1 for a, b in pairwise(parts))
-            if chained and len(parts) > 1:
+            if chained and len(parts) > 1 and node.index not in known:
                 found.append(node.index)
         return found
 
@@ -634,18 +731,18 @@ class Residuals:
     def _scale(
         self, add: int, branches: set[int], adds: set[int], factor: float, out: list[Edit]
     ) -> None:
-        for position, arg in enumerate(self.graph[add].args[:2]):
-            leaves = self._leaves_under(arg.node, adds)
+        for position, (operand, _) in enumerate(addends(self.graph, self.graph[add])):
+            leaves = self._leaves_under(operand, adds)
             if leaves <= branches:
                 out.append(Edit(add, position, factor, "residual branch"))
-            elif arg.node in adds:
-                self._scale(arg.node, branches, adds, factor, out)
+            elif operand in adds:
+                self._scale(operand, branches, adds, factor, out)
 
     def _leaves_under(self, index: int, adds: set[int]) -> set[int]:
         if index not in adds:
             return {index}
-        left, right = self.graph[index].args[:2]
-        return self._leaves_under(left.node, adds) | self._leaves_under(right.node, adds)
+        parts = addends(self.graph, self.graph[index])
+        return set().union(*(self._leaves_under(part, adds) for part, _ in parts))
 
     def _shared(self, found: Sum, count: int) -> list[Edit]:
         """k summands carry the stream: divide by k unless a norm follows before the next such."""

@@ -52,9 +52,8 @@ class Places:
         all branches."""
         cut: dict[tuple[int, int], int] = {}
         for found in self.residuals.residual:
-            for leaf in found.branches:
-                for add in found.adds:
-                    cut[leaf.node, add] = 1 << found.level
+            for pair in self.residuals.entries(found):
+                cut[pair] = 1 << found.level
         ends = {span.end: 1 << (i + 1) for i, span in enumerate(self.spans)}
         starts = {span.start: span.end for span in self.spans}
         size = len(self.graph)
@@ -110,19 +109,15 @@ class Places:
     @cached_property
     def on_stream(self) -> int:
         """Mask of nodes between one residual sum and the next, on the stream itself."""
-        mask = 0
-        sums = self.residuals.residual
-        after = 0
-        for found in sums:
-            after |= self.graph.descendants[found.root]
-        roots = 0
-        for found in sums:
-            roots |= 1 << found.root
-        for found in sums:
+        after = before = roots = mask = 0
+        for found in self.residuals.residual:
             assert found.stream is not None
-            for node in self.graph.members(self.lineage.carried[found.stream.node] & after):
-                if self.lineage.carried[node.index] & roots & ~node.bit:
-                    mask |= node.bit
+            after |= self.graph.descendants[found.root]
+            before |= self.lineage.carried[found.stream.node]
+            roots |= 1 << found.root
+        for node in self.graph.members(before & after):
+            if self.lineage.carried[node.index] & roots & ~node.bit:
+                mask |= node.bit
         return mask & ~roots
 
     # -- widths ---------------------------------------------------------------------------------
@@ -315,9 +310,8 @@ class Places:
     def _weighs(self, node: Node) -> bool:
         """A score for each head or channel group, that only ever multiplies wider features."""
         waiting, seen = [node.index], {node.index}
-        followed = ops.ALIAS | ops.UNARY | ops.GATHER | ops.ADD | ops.MUL | {
-            "_softmax", "softmax", "scatter_add_", "scatter_reduce_", "exp", "div", "sub", "where",
-        }  # fmt: skip
+        followed = ops.ALIAS | ops.UNARY | ops.GATHER | ops.ADD | ops.MUL | ops.SOFTENED
+        followed = followed | {"scatter_add_", "scatter_reduce_", "where"}
         multiplied = False
 
         single = self._single(node)
@@ -426,7 +420,7 @@ class Places:
         # A tensor tied over several places follows the one outside all branches.
         alive = [u for u in uses if self.free[u.node] or self.feeds[u.node]]
         uses = alive or uses
-        use = min(uses, key=self._tells_less)
+        use = min(uses, key=self._telling)
         kind, fan_in, why = self._kind(use)
         role, branches, where = self._role(use, uses, kind)
         readouts = 1.0 if role is Role.RESIDUAL else self._readouts(uses)
@@ -447,14 +441,11 @@ class Places:
             readouts=readouts,
         )
 
-    def _tells_less(self, use: Use) -> tuple[bool, bool, bool, int]:
-        """In what order uses decide. Of a learned query that is also added to what it finds, the
-        sum shows the width; in the attention another weight has taken it up."""
-        vector = use.how == "vector"
-        return self.in_branch(use.node), vector, self._on_data(use), -vector * len(use.out_axes)
-
-    def _on_data(self, use: Use) -> bool:
-        return use.data is not None and self.finite[use.data]
+    def _telling(self, use: Use) -> tuple[bool, ...]:
+        """Which use of a parameter places it: one outside all branches, one that contracts it, one
+        that shows its features (a learned query is also added), one on features."""
+        on_data = use.data is not None and self.finite[use.data]
+        return self.in_branch(use.node), use.how == "vector", not use.out_axes, on_data
 
     def kind_of(self, use: Use) -> Kind:
         """The width type of a parameter at one of its uses."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import ops
 from .graph import Graph, Node
 
-_SQUASH = ops.names("_softmax softmax sigmoid sigmoid_ hardsigmoid exp exp_")
+_SQUASH = ops.SOFTENED | ops.names("sigmoid sigmoid_ hardsigmoid")
 _CARRY = ops.ALIAS | ops.PICK | ops.GATHER | ops.SCATTER | ops.ADD | ops.UNARY | ops.names("sum")
 
 

@@ -51,7 +51,10 @@ class Uses:
         self.found: list[Use] = []
         self.picked: set[int] = set()
         for node in graph:
-            if node.op == "param":
+            if node.op == "param" and node.data:  # a row for each node: looked up as a whole
+                rows = Use(str(node.param), node.index, "lookup", (), (1,))
+                self.found.append(rows)
+            elif node.op == "param":
                 self.axes[node.index] = [
                     {str(node.param): ((i, n),)} for i, n in enumerate(node.shape)
                 ]

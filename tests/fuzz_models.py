@@ -58,6 +58,7 @@ ADDS = {
     "conditions": ["if x.shape == h.shape:", "    x = x + h", "else:", "    x = h"],
     "walrus": ["x = (y := x + h)"],
     "wrapped": ["x = (", "    x", "    + h", ")"],
+    "setitem": ["out = torch.zeros_like(x)", "out[:] = x + h", "x = out"],
 }
 WILD = {
     "function": ["x = plus(x, h)"],
@@ -67,7 +68,6 @@ WILD = {
     "minus": ["x = x - (-h)"],
     "comprehension": ["x = [a + b for a, b in [(x, h)]][0]"],
     "two": ["x, y = x + h, h + x"],
-    "setitem": ["out = torch.zeros_like(x)", "out[:] = x + h", "x = out"],
 }
 """Ways to add that need not be understood; but then they must be refused."""
 LOOSE = {

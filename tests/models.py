@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -993,7 +994,10 @@ class GCNII(Toy):
         {**ENDS, "convs.*.weight1": f"hidden width-to-width {D}"},
         depth=1,
         scaled=0,
-        left=("initial residual",),
+        left=(
+            "initial residual",
+            *(f"scaled skip (coefficient {1 - math.log(0.5 / (i + 1) + 1):.3g})" for i in range(L)),
+        ),
         notes=WIDTH_ONLY,
     )
 
@@ -1333,6 +1337,92 @@ class VirtualNode(Toy):
                 state = state + f * self.vn_mlps[layer](pooled)
             x = x + f * h
         return self.dec(global_mean_pool(x, batch))
+
+
+class VirtualNodeWrittenOut(VirtualNode):
+    """The same without a loop: no expression runs twice."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        a, b, c = self.vn_mlps
+        state = self.virtual(batch.new_zeros(3))
+        x = self.enc(x)
+        x = x + state[batch]
+        first = global_mean_pool(x, batch) + state
+        x = x + self.layer(0, x, edge_index)
+        state = state + a(first)
+        x = x + state[batch]
+        second = global_mean_pool(x, batch) + state
+        x = x + self.layer(1, x, edge_index)
+        state = state + b(second)
+        x = x + state[batch]
+        third = global_mean_pool(x, batch) + state
+        x = x + self.layer(2, x, edge_index)
+        state = state + c(third)
+        x = x + state[batch]
+        x = x + self.layer(3, x, edge_index)
+        return self.dec(global_mean_pool(x, batch))
+
+    def layer(self, i: int, x: Tensor, edge_index: Tensor) -> Tensor:
+        return F.relu(self.bns[i](self.convs[i](x, edge_index)))
+
+
+class VirtualNodeMadeAnew(VirtualNode):
+    """deep_gcns_torch's: every layer's state comes out of an MLP, and joins the branch's input.
+    What is pooled is added to the state before that, which makes no stream."""
+
+    expected = Expect(
+        VirtualNode.expected.params
+        | {
+            "convs.0.nn.*.weight": "hidden width-to-width",
+            "convs.0.nn.*.bias": "hidden vector",
+            "bns.0.*": f"residual vector n={L - 1}",
+            "bns.1.*": f"residual vector n={L - 2}",
+            "bns.2.*": f"residual vector n={L - 3}",
+            "bns.3.*": "hidden vector",
+            "virtual.weight": "encoder data-in 1",
+            "vn_mlps.0.*.weight": f"residual width-to-width n={L - 1}",
+            "vn_mlps.2.*.weight": "residual width-to-width n=1",
+        },
+        depth=L - 1,
+        scaled=L - 1,
+        gamma=True,
+        warnings=("net(global_mean_pool(h, batch) + state)': what is summed up",),
+    )
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return self.by_hand(x, edge_index, batch, 1.0)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, batch: Tensor, f: float) -> Tensor:
+        state = self.virtual(batch.new_zeros(3))
+        x = self.convs[0](self.enc(x) + state[batch], edge_index)
+        for i, net in enumerate(self.vn_mlps):
+            h = F.relu(self.bns[i](x))
+            state = net(global_mean_pool(h, batch) + state)
+            h = h + state[batch]
+            x = x + f * self.convs[i + 1](h, edge_index)
+        return self.dec(global_mean_pool(self.bns[-1](x), batch))
+
+
+class MatrixOnTheStream(PreNorm):
+    """A projection behind every sum: each layer's identity ends there."""
+
+    expected = Expect(
+        PreNorm.expected.params | {"lins.*.weight": f"hidden width-to-width {D}"},
+        warnings=("no identity leads through the layers",),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lins = layers(lambda: nn.Linear(D, D, bias=False))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.by_hand(x, edge_index, 1.0)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        x = self.enc(x)
+        for conv, norm, lin in zip(self.convs, self.norms, self.lins, strict=True):
+            x = lin(x + f * F.relu(conv(norm(x), edge_index)))
+        return self.dec(x)
 
 
 class LearnedMixture(PreNorm):

@@ -210,6 +210,27 @@ def test_gamma_left_out() -> None:
     assert check(sums, widths=[16, 32], seeds=1).ratios["convs.*"] < 1.5
 
 
+class WithEdges(Net):
+    """Messages ``relu(x_j + e)`` with edge features that are larger than x, averaged."""
+
+    def __init__(self, width: int, depth: int = 4):
+        super().__init__(width, depth, lambda a, b: pyg.GENConv(a, b, aggr="softmax"))
+        self.edge = nn.Embedding(2, width)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        edges = 3 * self.edge(edge_index[0] % 2)
+        for conv in self.convs:
+            x = x + conv(x, edge_index, edges)
+        return self.dec(x)
+
+
+def test_large_edge_features_are_no_missing_gamma() -> None:
+    """Rows are compared with the messages where those are more than the features gathered."""
+    report = check(WithEdges, widths=[16, 32], depths=[4], seeds=1)
+    assert max(report.ratios.values()) < 1.5
+
+
 def test_decoder_sigma_one_under_adam() -> None:
     """W' = W / (sigma sqrt(D) sqrt(D)) with sigma = 1: Adam's step shrinks by sqrt(D)."""
     report = coord_check(Net, batch(), widths=WIDTHS, transfer=broken(off_by_root("decoder", -0.5)))

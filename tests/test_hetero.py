@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch_geometric import typing
 from torch_geometric.data import Data, HeteroData, TemporalData
-from torch_geometric.loader import NeighborLoader, TemporalDataLoader
+from torch_geometric.loader import NeighborLoader, NodeLoader, TemporalDataLoader
 from torch_geometric.nn import (
     GCNConv,
     GraphConv,
@@ -25,6 +25,12 @@ from torch_geometric.nn import (
     TransformerConv,
     to_hetero,
     to_hetero_with_bases,
+)
+from torch_geometric.sampler import (
+    BaseSampler,
+    HeteroSamplerOutput,
+    NodeSamplerInput,
+    SamplerOutput,
 )
 from torch_geometric.utils import trim_to_layer
 
@@ -383,53 +389,111 @@ def graph() -> Data:
     return Data(x=torch.randn(60, 6, generator=generator), edge_index=edges, y=y)
 
 
-def sampled(data: Data, seeds: list[int], hops: int = 3) -> dict[str, Any]:
-    """The seeds, then their neighbours hop by hop, as `NeighborLoader` orders them."""
-    order, nodes, edges = list(seeds), [len(seeds)], []
-    columns, frontier = [], set(seeds)
-    for _ in range(hops):
-        inside = torch.tensor([int(t) in frontier for t in data.edge_index[1]])
-        found = data.edge_index[:, inside]
-        columns.append(found)
-        edges.append(found.shape[1])
-        frontier = {int(s) for s in found[0]} - set(order)
-        order += sorted(frontier)
-        nodes.append(len(frontier))
-    place = torch.full((data.num_nodes,), -1)
-    place[order] = torch.arange(len(order))
-    index = place[torch.cat(columns, dim=1)]
-    return {"x": data.x[order], "edge_index": index, "nodes": nodes, "edges": edges}
+class Neighbours(BaseSampler):
+    """All neighbours, hop by hop, in the order of `NeighborLoader`, whose own sampler is compiled.
+
+    A graph of one kind of nodes is sampled as one of many, whose only kind has no name."""
+
+    def __init__(self, data: Data | HeteroData, hops: int) -> None:
+        self.one = isinstance(data, Data)
+        self.edges = {("", "", ""): data.edge_index} if self.one else data.edge_index_dict
+        self.hops = hops
+
+    def sample_from_edges(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> Any:
+        order: dict[str, list[int]] = {kind: [] for key in self.edges for kind in key[::2]}
+        order[index.input_type or ""] = index.node.tolist()
+        new = {kind: list(seeds) for kind, seeds in order.items()}
+        nodes = {kind: [len(seeds)] for kind, seeds in order.items()}
+        picked: dict[Any, list[Tensor]] = {key: [] for key in self.edges}
+        for _ in range(self.hops):
+            reached: dict[str, set[int]] = {kind: set() for kind in order}
+            for key, edges in self.edges.items():
+                found = torch.isin(edges[1], torch.tensor(new[key[2]])).nonzero().flatten()
+                picked[key].append(found)
+                reached[key[0]] |= set(edges[0, found].tolist())
+            new = {kind: sorted(here - set(order[kind])) for kind, here in reached.items()}
+            for kind, here in new.items():
+                order[kind] += here
+                nodes[kind].append(len(here))
+        place = {k: {node: i for i, node in enumerate(found)} for k, found in order.items()}
+        ids = {key: torch.cat(parts) for key, parts in picked.items()}
+        ends = {
+            key: [
+                torch.tensor([place[kind][n] for n in edges[side, ids[key]].tolist()]).long()
+                for side, kind in enumerate(key[::2])
+            ]
+            for key, edges in self.edges.items()
+        }
+        counts = {key: [len(part) for part in parts] for key, parts in picked.items()}
+        output = (
+            {kind: torch.tensor(found).long() for kind, found in order.items()},
+            {key: pair[0] for key, pair in ends.items()},
+            {key: pair[1] for key, pair in ends.items()},
+            ids,
+            None,
+            nodes,
+            counts,
+        )
+        about = (index.input_id, index.time)
+        if not self.one:
+            return HeteroSamplerOutput(*output, metadata=about)
+        single = [next(iter(part.values())) if part else None for part in output]
+        return SamplerOutput(*single, metadata=about)
+
+
+def neighbours(data: Data | HeteroData, hops: int = 3, **options: Any) -> NodeLoader:
+    return NodeLoader(data, node_sampler=Neighbours(data, hops), **options)
+
+
+def trimmed_call(batch: Data) -> tuple[Any, ...]:
+    return batch.x, batch.edge_index, batch.num_sampled_nodes, batch.num_sampled_edges
 
 
 def test_trimmed_layers_are_residual_all_the_same() -> None:
     data = graph()
-    batch = sampled(data, [0, 1, 2, 3])
+    call = trimmed_call(neighbours(data)([0, 1, 2, 3]))
     torch.manual_seed(0)
     model, whole = Trimmed(), Trimmed()
     whole.load_state_dict(model.state_dict())
-    plan = apply_transfer(model, batch).plan
+    plan = apply_transfer(model, call).plan
     assert plan.depth == 3
     assert sum(b.count for b in plan.scaled_branches()) == 3
     assert plan.gamma > 1.5
     apply_transfer(whole, (data.x, data.edge_index), gamma=plan.gamma)
-    torch.testing.assert_close(model(**batch)[:4], whole(data.x, data.edge_index)[:4])
+    torch.testing.assert_close(model(*call)[:4], whole(data.x, data.edge_index)[:4])
 
 
-def test_sampled_batches_train() -> None:
-    data = graph()
+def test_a_loader_of_sampled_batches_is_an_example() -> None:
+    loader = neighbours(graph(), batch_size=12)
+    torch.manual_seed(0)
     model = Trimmed()
-    optimizer = torch.optim.Adam(apply_transfer(model, sampled(data, [0, 1, 2, 3]), lr=0.05))
+    groups = apply_transfer(model, loader, lr=0.05)
+    assert groups.plan.depth == 3
+    optimizer = torch.optim.Adam(groups)
     found = []
     for _ in range(3):
-        for start in range(0, 60, 12):
-            seeds = list(range(start, start + 12))
-            batch = sampled(data, seeds)
+        for batch in loader:
             optimizer.zero_grad()
-            loss = F.mse_loss(model(**batch)[:12], data.y[seeds])
+            loss = F.mse_loss(model(*trimmed_call(batch))[:12], batch.y[:12])
             loss.backward()
             optimizer.step()
             found.append(float(loss.detach()))
     assert sum(found[-5:]) < sum(found[:5])
+
+
+def test_sampled_batches_of_many_kinds_train_and_give_the_outputs_of_the_whole_graph() -> None:
+    torch.manual_seed(0)
+    model = hetero()
+    loader = neighbours(DATA, input_nodes="paper", batch_size=8)
+    batches = [(batch.x_dict, batch.edge_index_dict) for batch in loader]
+    groups = apply_transfer(model, batches[0])
+    assert groups.plan.depth == 3
+    torch.testing.assert_close(papers(model, batches[1])[:8], papers(model)[8:16])
+    found = train(model, groups, batches[0])
+    assert found[-1] < found[0]
 
 
 @pytest.mark.skipif(

@@ -37,6 +37,14 @@ class Fused(Attention):
         return self.out(nn.functional.scaled_dot_product_attention(*parts))
 
 
+class Safe(Attention):
+    """A softmax that survives rows which are masked as a whole, as torch's attention calls it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.a(x) @ self.b(x).T
+        return self.out(torch.ops.aten._safe_softmax(logits, -1) @ self.c(x))
+
+
 class Gated(Attention):
     """``b`` is a gate; ``a`` has a sigmoid for its activation and is none."""
 
@@ -56,6 +64,7 @@ class Sigmoids(Attention):
     [
         (Attention(), 1, {"a", "b"}),
         (Fused(), 1, {"a", "b"}),
+        (Safe(), 1, {"a", "b"}),
         (Gated(), 1, {"b"}),
         (Sigmoids(), 1, set()),
         (pyg.GCNConv(8, 8), 2, set()),

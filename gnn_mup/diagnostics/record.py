@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -23,8 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch_geometric.nn import MessagePassing
 
-import gnn_mup
-
+from .. import rewrite
 from .tensors import (
     Edges,
     active,
@@ -38,7 +36,7 @@ from .tensors import (
     transparent,
 )
 
-EDITED = str(Path(gnn_mup.__file__).with_name("source.py"))
+EDITED = rewrite.__file__
 """Residual sums of a transferred model run through the helpers of this file."""
 
 CHANCE, ALIGNED = " by chance", " if aligned"
@@ -347,8 +345,8 @@ class Recorder(TorchFunctionMode):
         def message(name: str) -> Callable[..., None]:
             def hook(module: Any, inputs: Any, out: Tensor) -> None:
                 if self._step == 0 and self._open:
-                    with torch.no_grad():
-                        sent[name] = rms(gathered(inputs[0], out))
+                    with torch.no_grad():  # a message may be more than x_j: x_j + edge features
+                        sent[name] = torch.maximum(rms(gathered(inputs[0], out)), rms(out))
 
             return hook
 

@@ -110,8 +110,7 @@ def beyond_chance(points: Sequence[Point], chance: Sequence[Point]) -> list[Poin
     """The points without what chance contributes: squares of unrelated parts add up."""
     known = {point[:3]: point[3] for point in chance}
     out = []
-    for *run, value in points:
-        width, depth, seed = run
+    for width, depth, seed, value in points:
         share = 4.0 ** (known.get((width, depth, seed), -math.inf) - value)
         out.append((width, depth, seed, value + 0.5 * math.log2(max(1.0 - share, LEAST**2))))
     return out

@@ -15,7 +15,7 @@ from torch import nn
 
 from gnn_mup import TransferError, TransferWarning, apply_transfer
 from gnn_mup.arguments import check_function, check_takes, shown
-from gnn_mup.transfer import make_base_shapes
+from gnn_mup.base_models import make_base_shapes
 
 from .cells import Cell
 from .runs import fresh_model, make_optimizer, parameter_groups

@@ -15,9 +15,9 @@ from torch import nn
 
 from gnn_mup import BaseShapes, TransferError, TransferWarning, apply_transfer, save_base_shapes
 from gnn_mup.arguments import as_path, check_size
+from gnn_mup.base_models import make_base_shapes
 from gnn_mup.measure import weight_decay_from_tau
 from gnn_mup.plan import OPTIMIZERS, resolve_optimizer
-from gnn_mup.transfer import make_base_shapes
 
 from .fit import Fit
 from .runs import check_arguments, check_build, make_optimizer

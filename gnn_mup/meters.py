@@ -1,0 +1,118 @@
+"""Hooks that watch a recorded forward call and are removed after it: the sizes of messages, and
+where each module is called."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing
+
+from .graph import Aggregation, Call
+from .recorder import Recorder, peel, rms
+
+
+@contextmanager
+def aggregations(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Measure messages and aggregated rows with PyG's own hooks, removed afterwards."""
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, MessagePassing):
+            meter = Meter(name, recorder)
+            handles.append(module.register_message_forward_hook(meter.message))
+            handles.append(module.register_aggregate_forward_hook(meter.aggregate))
+            handles.append(module.register_message_and_aggregate_forward_hook(meter.fused))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Meter:
+    """RMS of the messages of one module and of the rows they are aggregated to."""
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self.name, self.recorder = name, recorder
+        self.pending: float | None = None
+
+    def message(self, module: Any, inputs: Any, output: Any) -> None:
+        self.pending = None
+        if isinstance(output, Tensor) and output.is_floating_point():
+            node = self.recorder.node_of(output)
+            unweighted = peel(self.recorder.graph, node)
+            self.pending = self._rms(output) if unweighted is None else unweighted
+
+    def aggregate(self, module: Any, inputs: Any, output: Any) -> None:
+        if self.pending is not None and isinstance(output, Tensor):
+            self._found(self.pending, output)
+
+    def fused(self, module: Any, inputs: Any, output: Any) -> None:
+        values = inputs[1] if len(inputs) > 1 else inputs[0]
+        for value in values.values():
+            source = value[0] if isinstance(value, tuple) else value
+            if not isinstance(source, Tensor) or not source.is_floating_point():
+                continue
+            if source.dim() > 1 and source.shape[1:] == output.shape[1:]:
+                self._found(self._rms(source), output)
+                return
+
+    def _found(self, messages: float, output: Tensor) -> None:
+        node = self.recorder.node_of(output)
+        found = Aggregation(self.name, messages, self._rms(output), node)
+        self.recorder.graph.aggregations.append(found)
+
+    def _rms(self, tensor: Tensor) -> float:
+        self.recorder.paused = True
+        try:
+            return rms(tensor)
+        finally:
+            self.recorder.paused = False
+
+
+@contextmanager
+def call_sites(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Where each module is called, with hooks that are removed afterwards."""
+    handles = []
+    for name, module in model.named_modules():
+        witness = Witness(name, recorder)
+        handles.append(module.register_forward_pre_hook(witness.before, with_kwargs=True))
+        handles.append(module.register_forward_hook(witness.after))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Witness:
+    """Notes the calls of one module; a stack, since a module may call itself."""
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self.name, self.recorder = name, recorder
+        self.open: list[Call | None] = []
+
+    def before(self, module: Any, args: Any, kwargs: Any) -> None:
+        first = next(iter((*args, *kwargs.values())), None)
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.endswith("torch/nn/modules/module.py"):
+            frame = frame.f_back
+        if not isinstance(first, Tensor) or frame is None:
+            self.open.append(None)
+            return
+        owner = self.recorder.self_of(frame)
+        start = self.recorder.node_of(first)
+        self.open.append(Call(self.name, start, -1, owner, frame.f_code, frame.f_lasti))
+
+    def after(self, module: Any, args: Any, output: Any) -> None:
+        call = self.open.pop()
+        if call is not None and isinstance(output, Tensor):
+            call.end = self.recorder.node_of(output)
+            self.recorder.graph.calls.append(call)
+
+
+__all__ = ["aggregations", "call_sites"]

@@ -1,0 +1,352 @@
+"""Every tensor operation of a forward pass, written into a `Graph` as it runs.
+
+The recorder sits below autograd, where every tensor operation passes in a few hundred aten
+operations: views, in-place writes and fused attention are all there, and the schema of an
+operation says what it writes to.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import ops
+from .expand import COMPOUND, Made, expanded
+from .frames import SKIPPED, callers, contains, generated, hands_on
+from .graph import Aggregation, Graph, Node, Ref, Site, refs
+
+TAG = "_gnn_mup_node"
+_WITH_SITE = (
+    ops.ADD | ops.MUL | ops.SCATTER | ops.SPARSE | ops.CONTRACTION | ops.UNARY | ops.NORM
+    | ops.REDUCTION | ops.EITHER | COMPOUND
+    | {"stack", "cat", "index_put", "index_put_", "native_dropout"}
+)  # fmt: skip
+_WITH_OWNER = ops.ADD | ops.names("sum mean")
+"""What may add a residual branch, and then has to be edited."""
+_SUMS = frozenset({"scatter_add", "scatter_add_", "index_add", "index_add_", "_sparse_mm"})
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes every operation of a forward pass into a `Graph`."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else every operation goes through, and first imports, torch._dynamo
+
+    def __init__(self, model: nn.Module, calls: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls = calls
+        self.graph = Graph()
+        self.modules = {id(m): name for name, m in model.named_modules()}
+        self.leaves: dict[int, int] = {}
+        self._alive: list[Tensor] = []
+        self._sites: dict[tuple[Any, ...], Site] = {}
+        self._writes: dict[Any, tuple[int, ...]] = {}
+        self.paused = False
+        for name, parameter in model.named_parameters():
+            self._leaf(parameter, "param", name)
+        for _, buffer in model.named_buffers():
+            self._leaf(buffer, "const")
+
+    def _leaf(self, tensor: Tensor, op: str, param: str | None = None) -> Node:
+        node = self._add(op, tensor, (), {})
+        node.param, node.weights, node.data = param, op == "param", op == "input"
+        self.leaves[id(tensor)] = node.index
+        self._alive.append(tensor)
+        return node
+
+    def input(self, tensor: Tensor) -> None:
+        """Mark a tensor of the example as data."""
+        if id(tensor) not in self.leaves:
+            node = self._leaf(tensor, "input")
+            if node.floating and tensor.layout is torch.strided:  # an adjacency is no feature
+                node.rms = rms(tensor)
+
+    def _add(self, op: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Node:
+        node = Node(
+            index=len(self.graph.nodes),
+            op=op,
+            shape=tuple(tensor.shape),
+            floating=tensor.is_floating_point(),
+            args=args,
+            kwargs=kwargs,
+        )
+        parents = tuple(refs((*args, *kwargs.values())))
+        node.parents = parents
+        for parent in parents:
+            other = self.graph.nodes[parent]
+            node.ancestors |= other.ancestors | other.bit
+            node.data |= other.data
+            node.weights |= other.weights
+        self.graph.nodes.append(node)
+        return node
+
+    def node_of(self, tensor: Tensor) -> int:
+        """The node of a tensor as it is now, writes through its views included."""
+        leaf = self.leaves.get(id(tensor))
+        tag = tensor.__dict__.get(TAG)
+        if tag is None:
+            if leaf is None:
+                leaf = self._leaf(tensor, "const").index
+            return leaf
+        index, version = tag
+        if version != tensor._version and tensor._base is not None:
+            whole = tensor._base.__dict__.get(TAG)
+            if whole is not None:  # written to through another view: look at it anew
+                index = self._add("alias", tensor, (Ref(whole[0]),), {}).index
+                self._tag(tensor, index)
+        return int(index)
+
+    def _tag(self, tensor: Tensor, index: int) -> None:
+        tensor.__dict__[TAG] = (index, tensor._version)
+        self.leaves.pop(id(tensor), None)
+
+    def _encode(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return Ref(self.node_of(value))
+        if isinstance(value, list | tuple):
+            return tuple(self._encode(v) for v in value)
+        return value
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
+        name = ops.base_name(str(func))
+        if name in ops.SHAPE_ONLY:
+            result = func(*args, **kwargs)
+            self._record_outputs(name, (), {}, result, None)
+            return result
+        encoded = tuple(self._encode(a) for a in args)
+        encoded_kwargs = {key: self._encode(value) for key, value in kwargs.items()}
+        messages = self._messages(name, args)
+        operand = self._weighted_operand(name, args)
+        result = func(*args, **kwargs)
+        site = None
+        if name in _WITH_SITE:
+            sums = name in COMPOUND and self._features(result)(encoded[0])
+            site = self._site("add" if sums else name, messages is not None)
+        written = [args[i] for i in self._written(func) if i < len(args)]
+        if written:
+            for tensor in written:
+                if isinstance(tensor, Tensor):
+                    self._record_write(name, encoded, encoded_kwargs, tensor, site, operand)
+        else:
+            self._record_outputs(name, encoded, encoded_kwargs, result, site, operand)
+        if site is not None and site.aggregator is None and messages is not None:
+            self._outside(messages, result)
+        return result
+
+    def _messages(self, name: str, args: Any) -> Tensor | None:
+        """What an operation sums over neighbours: rows that are scattered, or multiplied by an
+        adjacency (a square matrix that no weight has made)."""
+        if name in ("mm", "bmm") and args[0].shape[-1] == args[0].shape[-2]:
+            adjacency, rows = (self.graph[self.node_of(t)] for t in args[:2])
+            return args[1] if rows.data and rows.weights and not adjacency.weights else None
+        if name in ("scatter_reduce", "scatter_reduce_"):
+            return args[3] if args[4] == "sum" else None
+        if name == "segment_reduce":
+            return args[0] if args[1] == "sum" else None
+        return args[-1] if name in _SUMS else None
+
+    def _outside(self, messages: Tensor, result: Any) -> None:
+        """Messages that are summed outside a PyG layer's `aggregate`."""
+        node = self.graph[self.node_of(result)]
+        if not node.floating or len(node.shape) < 2 or not node.weights:
+            return
+        unweighted = peel(self.graph, self.node_of(messages))
+        size = rms(messages) if unweighted is None else unweighted
+        self.graph.aggregations.append(Aggregation(None, size, rms(result), node.index))
+
+    def _written(self, func: Any) -> tuple[int, ...]:
+        if func not in self._writes:
+            arguments = func._schema.arguments
+            # Running statistics are written too, but the result is what flows on.
+            self._writes[func] = tuple(
+                i
+                for i, a in enumerate(arguments)
+                if a.alias_info is not None and a.alias_info.is_write and i == 0
+            )
+        return self._writes[func]
+
+    def _record_outputs(
+        self,
+        name: str,
+        args: Any,
+        kwargs: dict[str, Any],
+        result: Any,
+        site: Site | None,
+        operand: float | None = None,
+    ) -> None:
+        results = result if isinstance(result, list | tuple) else (result,)
+        for position, tensor in enumerate(results):
+            if isinstance(tensor, Tensor):
+                node = self._steps(name, tensor, args, kwargs)
+                node.site, node.output = site, position
+                node.rms = operand
+                if self.calls and node.floating:
+                    node.callers = callers(sys._getframe(2))
+                self._tag(tensor, node.index)
+
+    def _steps(self, name: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Node:
+        """The nodes of one operation; the last of them is its result."""
+        made: list[Node] = []
+        if name not in COMPOUND:
+            return self._add(name, tensor, args, kwargs)
+        for op, given, options in expanded(name, args, kwargs, self._features(tensor)):
+            known = tuple(Ref(made[a.step].index) if isinstance(a, Made) else a for a in given)
+            made.append(self._add(op, tensor, known, options))
+        return made[-1]
+
+    def _features(self, tensor: Tensor) -> Callable[[Any], bool]:
+        def features(value: Any) -> bool:
+            return self._same_shape(value, tensor) and self.graph[value.node].data
+
+        return features
+
+    def _record_write(
+        self,
+        name: str,
+        args: Any,
+        kwargs: dict[str, Any],
+        tensor: Tensor,
+        site: Site | None,
+        operand: float | None,
+    ) -> None:
+        if id(tensor) in self.leaves and self.graph[self.leaves[id(tensor)]].op == "const":
+            return  # a buffer being counted up
+        if name == "copy_" and self._same_shape(args[1], tensor):  # ``out[:] = x``: out is x now
+            name, args = "alias", args[1:2]
+        node = self._steps(name, tensor, args, kwargs)
+        node.site, node.rms = site, operand
+        base = tensor._base
+        if base is not None:
+            if base.numel() == tensor.numel():
+                whole = self._add("alias", base, (Ref(node.index),), {})
+            else:
+                parts = (Ref(self.node_of(base)), Ref(node.index))
+                whole = self._add("index_put_", base, parts, {})
+            self.leaves.pop(id(base), None)
+            base.__dict__[TAG] = (whole.index, base._version)
+        # _version is bumped by a kernel above this one: note the value it will have.
+        tensor.__dict__[TAG] = (node.index, tensor._version)
+
+    def _same_shape(self, value: Any, tensor: Tensor) -> bool:
+        return isinstance(value, Ref) and self.graph[value.node].shape == tuple(tensor.shape)
+
+    def _weighted_operand(self, name: str, args: Any) -> float | None:
+        """RMS of what is being weighted: the full operand of a product with one number a row, or
+        with a softmax of its own for each channel."""
+        if name not in ops.MUL or len(args) < 2:
+            return None
+        a, b = args[0], args[1]
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.dim() != b.dim():
+            return None
+        for weight, value in ((a, b), (b, a)):
+            if name == "mul" and a.shape == b.shape and self._is_softmax(weight):
+                return rms(value)
+        if a.dim() < 2 or a.shape[-1] == b.shape[-1] or 1 not in (a.shape[-1], b.shape[-1]):
+            return None
+        return rms(a if a.shape[-1] > 1 else b)
+
+    def _is_softmax(self, tensor: Tensor) -> bool:
+        """``exp(x) / sum(exp(x))``, over neighbours or over an axis."""
+        node = self.graph[self.node_of(tensor)]
+        while node.op in ops.ALIAS and node.parents:
+            node = self.graph[node.parents[0]]
+        if node.op == "div" and len(node.parents) == 2:
+            return self.graph[node.parents[0]].op == "exp"
+        return node.op in ops.SOFTMAX
+
+    def _site(self, name: str, sums: bool) -> Site:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename.endswith(SKIPPED):
+            frame = frame.f_back
+        assert frame is not None
+        owner = function = aggregator = None
+        if name in _WITH_OWNER:
+            owner, function = self._owner(frame)
+        elif name in ops.SCATTER or name in ops.SPARSE or sums:
+            aggregator = self._aggregator(frame)
+            if aggregator is None:
+                frame, owner, function = self._method(frame)
+        key = (frame.f_code, frame.f_lasti, owner, function, aggregator)
+        if key not in self._sites:
+            self._sites[key] = Site(*key)
+        return self._sites[key]
+
+    def _owner(self, frame: FrameType | None) -> tuple[str | None, CodeType | None]:
+        """The module whose method runs the instruction, nested functions included."""
+        assert frame is not None
+        inner = frame.f_code
+        while frame is not None:
+            code = frame.f_code
+            if code is inner or contains(code, inner):
+                name = self.self_of(frame)
+                if name is not None:
+                    return name, code
+            elif not generated(code):
+                break
+            frame = frame.f_back
+        return None, None
+
+    def _method(self, frame: FrameType) -> tuple[FrameType, str | None, CodeType | None]:
+        """The nearest method of a module, through the functions that it called."""
+        outer: FrameType | None = frame
+        for _ in range(8):
+            if outer is None:
+                break
+            name = self.self_of(outer)
+            if name is not None:
+                return outer, name, outer.f_code
+            if not hands_on(outer.f_code, outer.f_lasti):
+                break  # scaling its result would scale more than the sum
+            outer = outer.f_back
+        return frame, None, None
+
+    def self_of(self, frame: FrameType) -> str | None:
+        code = frame.f_code
+        if code.co_argcount == 0 or not code.co_varnames:
+            return None
+        first = frame.f_locals.get(code.co_varnames[0])
+        return self.modules.get(id(first)) if isinstance(first, nn.Module) else None
+
+    def _aggregator(self, frame: FrameType | None) -> str | None:
+        for _ in range(12):
+            if frame is None:
+                return None
+            if frame.f_code.co_name in ("aggregate", "message_and_aggregate"):
+                return self.self_of(frame)
+            frame = frame.f_back
+        return None
+
+
+def rms(tensor: Tensor) -> float:
+    """Root mean square about zero."""
+    if tensor.numel() == 0:
+        return 0.0
+    values = tensor.detach()
+    if values.layout is not torch.strided:
+        stored = values._values() if values.layout is torch.sparse_coo else values.values()
+        return math.sqrt(float(stored.float().square().sum()) / values.numel())
+    return float(values.float().square().mean().sqrt().item())
+
+
+def peel(graph: Graph, index: int) -> float | None:
+    """RMS of a message before it was weighted by one number an edge (degree, softmax)."""
+    node = graph[index]
+    while node.op in ops.ALIAS and node.parents:
+        node = graph[node.parents[0]]
+    return node.rms if node.op in ops.MUL else None
+
+
+__all__ = ["Recorder", "peel", "rms"]
