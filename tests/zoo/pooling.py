@@ -89,7 +89,8 @@ MODELS = [
         "pool.encoders.0.mab.lin.weight": f"residual width-to-width {D}",
         "out.0.weight": f"hidden width-to-width {D}",
         "out.2.weight": f"decoder width-out {D // 2}",
-    }, depth=L + 1, scaled=L + 4)),
+    }, depth=L + 1, scaled=L + 4), seeds=4,
+        because="pooling is one layer more, so its 1/L falls like depth^-0.88 from 4 to 16"),
     Entry("GAE (dot-product decoder)", GAE, ("x", "edge_index"), Expect({
         "conv1.lin.weight": f"encoder data-in {N0}",
         "convs.*.lin.weight": f"residual width-to-width {D}",
