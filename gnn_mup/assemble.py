@@ -191,7 +191,9 @@ def _grown_kind(placement: Placement, match: Matched) -> Kind:
     if placement.kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH) and grows_out:
         return Kind.GENERATED_FROM_WIDTH if grows_in else Kind.GENERATED_FROM_DATA
     if not placement.fan_in_axes:
-        return Kind.VECTOR if grows_out else Kind.NO_WIDTH
+        matrix = placement.kind is Kind.WIDTH  # the bias of a generated matrix: one itself
+        grown = Kind.GENERATED_FROM_DATA if matrix else Kind.VECTOR
+        return grown if grows_out else Kind.NO_WIDTH
     return {
         (True, True): Kind.MIXED if placement.kind is Kind.MIXED else Kind.WIDTH,
         (True, False): Kind.DIRECTION if placement.kind is Kind.DIRECTION else Kind.WIDTH_OUT,

@@ -8,12 +8,16 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gnn_mup import make_base_shapes
 from gnn_mup.diagnostics import CoordReport, coord_check
 
 from .entry import Entry, first
 
 LR = 0.02
 """Small enough that three steps stay where updates add up, on thirty nodes."""
+
+BASE_LR = 0.002
+"""Of a base of width 32: what people give to Adam."""
 
 QUICK, FULL = (1, 4), (1, 2, 4, 8)
 """Widths, as multiples of the smallest."""
@@ -33,20 +37,28 @@ def check(
     optimizer: str = "adam",
     seeds: int = 2,
     progress: bool | Callable[[int, int], object] = False,
+    base: bool = False,
 ) -> CoordReport:
-    """Over width, and over depth where that is a size of the model."""
+    """Over width, and over depth where that is a size of the model; beside a base and a delta, if
+    so, over width alone."""
 
     def of_width(width: int) -> nn.Module:
         return entry.build(width, DEPTH)
 
+    more: dict[str, Any] = {}
+    if base:
+        small, larger = (of_width(k * entry.narrowest) for k in (1, 2))
+        more["base"] = make_base_shapes(small, larger, example=entry.example())
+    deep = entry.depth_is_size and not base
     return coord_check(
-        entry.build if entry.depth_is_size else of_width,
+        entry.build if deep else of_width,
         (entry.example(), entry.target()),
         widths=entry.widths(steps),
-        depths=depths if entry.depth_is_size else None,
-        lr=LR,
+        depths=depths if deep else None,
+        lr=BASE_LR if base else LR,
         optimizer=optimizer,
         loss=loss_of,
         seeds=max(seeds, entry.seeds),
         progress=progress,
+        **more,
     )
