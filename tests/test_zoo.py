@@ -96,8 +96,8 @@ def test_it_transfers_to_larger_sizes(entry: Entry) -> None:
 @pytest.mark.slow
 @cases()
 def test_it_transfers_to_larger_widths_under_sgd(entry: Entry) -> None:
-    """Depth is left out: three steps of SGD are too few for gradients to align over the layers
-    (jumping knowledge, streams of edges), and what is not aligned yet falls like 1/sqrt(L)."""
+    """Depth is left out: what feeds all layers (a stream of edges) counts on gradients that agree
+    over the layers, and in three steps of SGD they do not: its change falls like 1/sqrt(L)."""
     verdict = check(entry, FULL, (4,), optimizer="sgd", seeds=3).over("width")
     assert verdict == ("fail" if entry.warned else "pass"), str(verdict)
 
