@@ -13,7 +13,7 @@ from torch import nn
 from .assemble import Frame, Placement, assemble
 from .base_models import base_of
 from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
-from .checks import no_decoder, no_depth_limit, warnings_of
+from .checks import no_decoder, no_depth_limit, no_limit_in_spite_of_branches, warnings_of
 from .computed import placed_through
 from .display import fold_names
 from .example import Call, as_call, cloned
@@ -141,6 +141,8 @@ def _remarks(
         notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
             findings.refused
         )
+    elif options.residual != "off":
+        notes += no_limit_in_spite_of_branches(places.residuals)
     notes += no_decoder(places)
     unused = [n for n, p in placements.items() if not p.used]
     if unused:
