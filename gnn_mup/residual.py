@@ -606,6 +606,18 @@ class Residuals:
         return [(leaf.node, taker) for leaf in found.branches for taker in takers]
 
     @cached_property
+    def constants(self) -> list[list[float]]:
+        """Numbers on the branches of one expression that change from layer to layer."""
+        found: dict[object, list[float]] = {}
+        for here in self.residual:
+            nodes = {leaf.node for leaf in here.branches}
+            for i, leaf in enumerate(here.leaves):
+                if leaf.node in nodes and self._place(here) is not None:
+                    key = (self._place(here), len(here.leaves), i)
+                    found.setdefault(key, []).append(abs(leaf.coefficient))
+        return [c for c in found.values() if max(c) > 1.01 * min(c)]
+
+    @cached_property
     def joins(self) -> list[Node]:
         """Skips that are no sums."""
         return unread_joins(self.graph, self.lineage, self.sums)

@@ -1386,7 +1386,7 @@ class VirtualNodeMadeAnew(VirtualNode):
         depth=L - 1,
         scaled=L - 1,
         gamma=True,
-        warnings=("net(global_mean_pool(h, batch) + state)': what is summed up",),
+        notes=("net(global_mean_pool(h, batch) + state)': what is summed up", *WIDTH_ONLY),
     )
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
@@ -1408,7 +1408,7 @@ class MatrixOnTheStream(PreNorm):
 
     expected = Expect(
         PreNorm.expected.params | {"lins.*.weight": f"hidden width-to-width {D}"},
-        warnings=("no identity leads through the layers",),
+        notes=("no identity leads through the layers", *WIDTH_ONLY),
     )
 
     def __init__(self) -> None:
@@ -1422,6 +1422,24 @@ class MatrixOnTheStream(PreNorm):
         x = self.enc(x)
         for conv, norm, lin in zip(self.convs, self.norms, self.lins, strict=True):
             x = lin(x + f * F.relu(conv(norm(x), edge_index)))
+        return self.dec(x)
+
+
+class ChangingConstants(PreNorm):
+    """A number that depends on the layer's place, as in GCNII's variant with a stream."""
+
+    expected = Expect(
+        PreNorm.expected.params,
+        notes=("changes from layer to layer (0.405, 0.223, 0.154, 0.118)", *WIDTH_ONLY),
+    )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.by_hand(x, edge_index, 1.0)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        x = self.enc(x)
+        for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            x = x + f * math.log(1 + 0.5 / (i + 1)) * F.relu(conv(norm(x), edge_index))
         return self.dec(x)
 
 
