@@ -103,7 +103,7 @@ class Places(Widths):
             branches=branches,
             reason=f"{why}; {where}",
             lookup=use.how == "lookup",
-            decoder_width=self._decoder_width(use, kind),
+            joined=self._joined(use, kind),
             head_dim=self.queries.get(use.param, (0, False))[0],
             packed=self.queries.get(use.param, (0, False))[1],
             readouts=readouts,
@@ -157,16 +157,16 @@ class Places(Widths):
         finite = [self.finite[p] for p in parts if self.graph[p].data]
         return any(finite) and not all(finite)
 
-    def _decoder_width(self, use: Use, kind: Kind) -> float | None:
-        """Jumping knowledge by concatenation: fan_in / D grows with depth."""
+    def _joined(self, use: Use, kind: Kind) -> float:
+        """Jumping knowledge by concatenation: fan_in / D, which grows with depth."""
         if kind is not Kind.WIDTH_OUT or use.data is None:
-            return None
+            return 1.0
         origin = self.graph[self.lineage.origin(use.data)[0]]
         if origin.op != "cat":
-            return None
+            return 1.0
         parts = [a.node for a in origin.args[0] if isinstance(a, Ref)]
         chained = all(self.graph[late].ancestors >> early & 1 for early, late in pairwise(parts))
-        return float(use.fan_in) if chained and len(parts) > 1 else None
+        return use.fan_in / self.width if chained and len(parts) > 1 else 1.0
 
     def _role(self, use: Use, uses: list[Use], kind: Kind) -> tuple[Role, float, str]:
         if self.in_branch(use.node):
