@@ -105,7 +105,6 @@ def test_sums_outside_layers_fold_too() -> None:
     torch.testing.assert_close(model(*ByHand.example()), before, rtol=1e-5, atol=1e-5)
 
 
-
 @pytest.mark.parametrize("cls", MODELS, ids=lambda cls: cls.__name__)
 def test_every_model_leaves_as_it_was(cls: type[Toy]) -> None:
     """Kept weights unfolded: the old outputs. Changed and folded: the outputs it had before."""
