@@ -88,6 +88,7 @@ def numbers(report: SweepReport, kind: str) -> dict[str, Any]:
     last = sizes[-1]
     return {
         "parameterization": kind,
+        "seeds": " ".join(str(count(report, kind, size)) for size in sizes),
         "drift": drift.get(last, math.nan),
         "worst_drift": max(drift.values(), key=abs),
         "regret": regret.get(last, math.inf),
@@ -100,15 +101,21 @@ def numbers(report: SweepReport, kind: str) -> dict[str, Any]:
     }
 
 
+def count(report: SweepReport, kind: str, size: tuple[int, int]) -> int:
+    """How many seeds the curve of that size is a mean of."""
+    rows = [c for c in report.cells if c["transfer"] == kind]
+    return len({c["seed"] for c in rows if (c["width"], c["depth"]) == size})
+
+
 def markdown(groups: list[list[dict[str, Any]]]) -> str:
     """One line a sweep, the parameterizations in threes of columns."""
-    head = ["model", "data", "optimizer"]
+    head = ["model", "data", "optimizer", "seeds, transfer"]
     head += [f"{what}, {kind}" for what in ("drift", "regret", "best loss") for kind in KINDS]
     lines = [head, ["---"] * len(head)]
     for rows in groups:
         by = {row["parameterization"]: row for row in rows}
         first = rows[0]
-        line = [first["model"], first["data"], first["optimizer"]]
+        line = [first["model"], first["data"], first["optimizer"], first["seeds"]]
         line += [drifts(by[k]) if k in by else "-" for k in KINDS]
         line += [regrets(by[k]) if k in by else "-" for k in KINDS]
         line += [losses(by[k]) if k in by else "-" for k in KINDS]
@@ -116,7 +123,8 @@ def markdown(groups: list[list[dict[str, Any]]]) -> str:
     note = (
         "Smallest size (16, 2), largest (128, 16). Drift, in octaves, and regret: at the largest\n"
         "size with the best eta0 of the smallest; in brackets, where it is another, the worst of\n"
-        "all sizes. Best loss: smallest -> largest size, each at its own best eta0.\n"
+        "all sizes. Best loss: smallest -> largest size, each at its own best eta0. Seeds: of\n"
+        "transfer, from the smallest size to the largest; mup and standard have 6 4 2 2 at most.\n"
     )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\n" + note
 

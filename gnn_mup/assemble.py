@@ -157,6 +157,9 @@ def _normalise(
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     for name, placement in placements.items():
         part = placement.part
+        if wheres[name].kind is Kind.DIRECTION and name not in matched:
+            length = before[name] * factors[name] * math.sqrt(placement.fan_in)
+            wheres[name] = replace(wheres[name], gain=length or 1.0)
         if part is None or part.does != "gain":
             continue
         direction, match = wheres[part.of], matched.get(part.of)
@@ -188,10 +191,12 @@ def _grown_kind(placement: Placement, match: Matched) -> Kind:
     if placement.kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH) and grows_out:
         return Kind.GENERATED_FROM_WIDTH if grows_in else Kind.GENERATED_FROM_DATA
     if not placement.fan_in_axes:
-        return Kind.VECTOR if grows_out else Kind.NO_WIDTH
+        matrix = placement.kind is Kind.WIDTH  # the bias of a generated matrix: one itself
+        grown = Kind.GENERATED_FROM_DATA if matrix else Kind.VECTOR
+        return grown if grows_out else Kind.NO_WIDTH
     return {
         (True, True): Kind.MIXED if placement.kind is Kind.MIXED else Kind.WIDTH,
-        (True, False): Kind.WIDTH_OUT,
+        (True, False): Kind.DIRECTION if placement.kind is Kind.DIRECTION else Kind.WIDTH_OUT,
         (False, True): Kind.DATA_IN,
         (False, False): Kind.NO_WIDTH,
     }[grows_in, grows_out]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from . import ops
 from .display import fold_names
@@ -217,6 +218,23 @@ def _override(name: str, role: str) -> str:
     return f"roles={{{name!r}: {role!r}}}"
 
 
+def recurrent_over_layers(places: Places) -> list[str]:
+    """Jumping knowledge by LSTM: the layers' states are its sequence."""
+    graph, lineage = places.graph, places.lineage
+    for node in graph:
+        if node.op not in ops.RECURRENT or node.output:
+            continue
+        stack = graph[lineage.origin(node.parents[0])[0]]
+        if stack.op != "stack" or len(stack.parents) < 2:
+            continue
+        if all(lineage.learned(early, late) for early, late in pairwise(stack.parents)):
+            return [
+                "transfers in width only: a recurrent layer reads the states of all layers one by "
+                "one (jumping knowledge by LSTM), and has no depth limit"
+            ]
+    return []
+
+
 def no_limit_in_spite_of_branches(residuals: Residuals) -> list[str]:
     """Why the depth of a model with residual branches has no limit: ``x = lin(x + conv(x))``, a
     virtual node's ``state = mlp(pool(x) + state)``, ``x + log(1 + 0.5 / layer) * conv(x)``, an
@@ -239,7 +257,7 @@ def no_limit_in_spite_of_branches(residuals: Residuals) -> list[str]:
     return [f"transfers in width only: {why}" for why in (*made, *changing[:1], *again)]
 
 
-def no_depth_limit(branches: Iterable[Branch], dense: bool, residual: str) -> list[str]:
+def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: str) -> list[str]:
     """Why a model without scaled branches transfers in width only, in words."""
     kinds = {branch.what.split(" (")[0] for branch in branches}
     reasons = {
@@ -249,7 +267,12 @@ def no_depth_limit(branches: Iterable[Branch], dense: bool, residual: str) -> li
         "learned skip": "its skips go through weights of their own",
     }
     found = [text for kind, text in reasons.items() if kind in kinds]
-    if dense:
+    if residuals.nested:
+        found.append(
+            "its skips lie inside one another (U-Net): a level more is a network inside the "
+            "network, not one more step. Keep the depth"
+        )
+    if residuals.dense:
         found.append(
             "its layers are concatenated (DenseNet): features grow with the depth, which has no "
             "limit. Keep the depth, or write x + conv(x) in place of cat([x, conv(x)])"

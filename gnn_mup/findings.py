@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
-from .branches import Drafts
+from .drafts import Drafts
 from .errors import SurgeryError
 from .example import Call, cloned
 from .extend import described

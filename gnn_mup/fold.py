@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from . import ops
-from .branches import Drafts
 from .display import fold_names
+from .drafts import Drafts
 from .errors import TransferError
 from .graph import Node, Ref
 from .groups import PLAN_ATTRIBUTE, part_of, plan_of

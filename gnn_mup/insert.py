@@ -8,7 +8,7 @@ from torch import nn
 from torch_geometric.nn import MessagePassing
 
 from . import ops
-from .branches import Drafts
+from .drafts import Drafts
 from .errors import SurgeryError
 from .graph import Call, Graph, Site
 from .plan import Branch

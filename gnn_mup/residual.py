@@ -723,6 +723,23 @@ class Residuals:
                     return True
         return False
 
+    @cached_property
+    def nested(self) -> bool:
+        """``x = skip + up(x)`` where x is such a sum itself, and no layer follows another on one
+        stream: a U-Net, whose one branch holds all inner levels."""
+        if self.depth != 1:
+            return False
+        steps = [s for s in self.sums if s.stream and s.kind in ("residual", "inside a branch")]
+        for outer in self.residual:
+            inner = [s for s in steps if s is not outer and self._inside(s, outer)]
+            if len(inner) > 1 or any(self._same_place(s, outer) for s in inner):
+                return True
+        return False
+
+    def _same_place(self, one: Sum, other: Sum) -> bool:
+        a, b = self.graph[one.root].site, self.graph[other.root].site
+        return a is not None and b is not None and (a.code, a.lasti) == (b.code, b.lasti)
+
     def _scale(
         self, add: int, branches: set[int], adds: set[int], factor: float, out: list[Edit]
     ) -> None:

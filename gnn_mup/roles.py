@@ -475,6 +475,8 @@ class Places:
             (False, True): Kind.WIDTH_OUT,
             (False, False): Kind.WIDTH,
         }[data_in, out]
+        if kind is Kind.WIDTH_OUT and self.uses.normalised(use):
+            return Kind.DIRECTION, float(use.fan_in), "divided by its own norm, a fixed number out"
         source = "data" if data_in else "width"
         target = "a fixed number" if out else "width"
         return kind, float(use.fan_in), f"{source} in, {target} out"

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     DATA_IN = "data-in"
     WIDTH = "width-to-width"
     WIDTH_OUT = "width-out"
+    DIRECTION = "direction"
     VECTOR = "vector"
     NO_WIDTH = "no-width"
     GENERATED_FROM_DATA = "generated-from-data"
@@ -111,6 +112,10 @@ TABLE: dict[Kind, Row] = {
     Kind.MIXED:              _WIDTH_ROW,
     Kind.WIDTH_OUT:          _row(_P(-0.5, -0.5), _P(0, -1),       _P(-0.5, -0.5),
                                   _P(-1, 0),      _P(-1, 0),       _P(-1, 0)),
+    # The same divided by its own norm (top-k pooling): a number of order one from the start, so
+    # its scale does nothing, and a step counts beside its length, which is 1.
+    Kind.DIRECTION:          _row(_P(0, -0.5),    _P(0, -1),       _P(-0.5, -0.5),
+                                  _P(-0.5, 0),    _P(-1, 0),       _P(-1, 0)),
     Kind.VECTOR:             _row(None,           _P(1, 0, _UNIT), _P(0, 0, _UNIT),
                                   _P(0, 0),       _P(0, 1),        _P(0, 0)),
     Kind.NO_WIDTH:           _row(None,           _P(0, 0, _UNIT), _P(0, 0, _UNIT),
@@ -127,8 +132,12 @@ TABLE: dict[Kind, Row] = {
 MATRICES = frozenset(TABLE) - {Kind.VECTOR, Kind.NO_WIDTH}
 """Kinds that have an initial scale, and whose weight decay transfers."""
 
-_FINITE_OUT = frozenset({Kind.WIDTH_OUT, Kind.NO_WIDTH})
-_FAN_IN_GROWS = frozenset({Kind.WIDTH, Kind.WIDTH_OUT, Kind.MIXED, Kind.GENERATED_FROM_WIDTH})
+FINITE_OUT = frozenset({Kind.WIDTH_OUT, Kind.DIRECTION, Kind.NO_WIDTH})
+"""Kinds whose output has no width."""
+
+_FAN_IN_GROWS = frozenset(
+    {Kind.WIDTH, Kind.WIDTH_OUT, Kind.DIRECTION, Kind.MIXED, Kind.GENERATED_FROM_WIDTH}
+)
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,8 @@ class Spot:
     0.00390625
 
     ``gain``: the tensor is so many times larger than what its row speaks of (the gain of weight
-    norm, `computed`). It acts on Adam's rate once, on SGD's rate twice.
+    norm, `computed`; a direction whose length is not 1). It acts on Adam's rate once, on SGD's rate
+    twice.
     """
 
     kind: Kind
@@ -236,7 +246,7 @@ def gradient_scale(where: Spot | Ratio) -> float:
         width = (where.fan_out**0.5 if generated else where.fan_out) * where.query
     else:
         width = where.width
-    scale = (1.0 if where.kind in _FINITE_OUT else 1.0 / width) / (where.gain * where.readouts)
+    scale = (1.0 if where.kind in FINITE_OUT else 1.0 / width) / (where.gain * where.readouts)
     return scale * where.branches / where.depth if where.role is Role.RESIDUAL else scale
 
 

@@ -2071,6 +2071,7 @@ class UNet(Toy):
         depth=1,
         scaled=0,
         left=("residual",),
+        notes=WIDTH_ONLY,
     )
 
     def __init__(self) -> None:

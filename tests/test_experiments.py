@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import runpy
 import shutil
@@ -52,6 +53,20 @@ def test_lr_transfer_writes_its_files_and_resumes(results, monkeypatch):
     before = stem.with_suffix(".csv").read_text()
     script("lr_transfer.py", monkeypatch, *tiny(results))
     assert stem.with_suffix(".csv").read_text() == before  # times included: nothing ran again
+
+
+def test_more_seeds_go_to_transfer_alone_and_the_base_of_mup_is_never_left_out(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from experiments.study import MORE_SEEDS, SEEDS, SIZES, _parts
+
+    kinds = {"transfer": True, "mup": "mup"}
+    args = argparse.Namespace(sizes=SIZES, seeds=SEEDS, more_seeds=MORE_SEEDS)
+    runs = [(k, s, n) for n, found, sizes in _parts(args, kinds) for k in found for s in sizes]
+    assert len(runs) == len(set(runs))
+    for kind, numbers in {"transfer": MORE_SEEDS["transfer"], "mup": SEEDS}.items():
+        for size, number in zip(SIZES, numbers, strict=True):
+            assert {n for k, s, n in runs if (k, s) == (kind, size)} == set(range(number))
+    assert all(SIZES[0] in sizes for _, found, sizes in _parts(args, kinds) if "mup" in found)
 
 
 def test_the_table_is_made_from_the_files(results, tmp_path, monkeypatch):

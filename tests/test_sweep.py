@@ -24,6 +24,7 @@ from gnn_mup.diagnostics.fit import Fit
 from gnn_mup.diagnostics.store import open_store, results
 from gnn_mup.diagnostics.sweep import grid, load_sweep, parameterizations, sweep
 from gnn_mup.diagnostics.sweep_bar import seconds_left, spoken
+from gnn_mup.diagnostics.sweep_plots import _headline, _label
 from gnn_mup.diagnostics.sweep_report import SweepReport
 
 
@@ -139,6 +140,19 @@ def test_csv_and_html(tmp_path: Path) -> None:
     for name in ("rates.png", "sizes.svg"):
         draw = report.plot if name == "rates.png" else report.plot_sizes
         assert draw(tmp_path / name).stat().st_size > 1000
+
+
+def test_a_picture_says_what_is_drawn_and_what_diverged() -> None:
+    cells = [
+        {"transfer": kind, "width": w, "depth": 2, "lr": lr, "seed": 0, "loss": 1.0, "loss_at_8": v}
+        for kind, bad in (("transfer", 0.6), ("standard", math.inf))
+        for w, values in ((8, (0.5, 0.7)), (16, (bad, 0.4)))
+        for lr, v in zip((0.25, 0.5), values, strict=True)
+    ]
+    report = SweepReport(cells, column="loss_at_8")
+    assert _label(report.column) == "training loss at step 8"
+    assert _headline(report, "transfer") == "gnn_mup\ndrift up to +1 octaves, regret up to 1.500"
+    assert _headline(report, "standard").endswith("drift up to +1 octaves, regret: diverged")
 
 
 def test_nothing_but_diverged_runs(tmp_path: Path) -> None:
@@ -504,6 +518,15 @@ def test_fit_stops_where_it_diverges() -> None:
     assert found["loss"] == math.inf
     assert found["diverged"]
     assert found["steps"] < 500
+
+
+def test_a_batch_that_is_not_finite_is_no_divergence() -> None:
+    broken = EXAMPLE.clone()
+    broken[0, 0] = math.nan
+    model = Net(4)
+    fit = Fit([BATCH, ((broken,), BATCH[1])], steps=2)
+    with pytest.raises(TransferError, match="NaN or infinite"):
+        fit(model, torch.optim.SGD(model.parameters(), lr=0.0), 0)
 
 
 def test_fit_on_the_nodes_of_a_mask() -> None:

@@ -55,7 +55,7 @@ def panels(
             if named:
                 panel.set_xticks(range(len(x)), [name_of(value) for value in x], fontsize=8)
         if robust:
-            _cut(panel, list(lines.values()))
+            _cut(panel, lines)
         panel.set_title(title, fontsize=11)
         panel.set_xlabel(xlabel)
         panel.grid(linewidth=0.3, color="0.85")
@@ -68,23 +68,26 @@ def panels(
     return path
 
 
-def _cut(panel: Any, lines: Sequence[Line]) -> None:
-    """Lines may leave at the top: they diverge."""
-    finite = [[v for v in line.values() if math.isfinite(v)] for line in lines]
+def _cut(panel: Any, lines: Mapping[str, Line]) -> None:
+    """Lines may leave at the top, where it is written what they reach there."""
+    finite = [[v for v in line.values() if math.isfinite(v)] for line in lines.values()]
     first = max(values[0] for values in finite if values)
     low = min(v for values in finite for v in values)
     high = min(max(v for values in finite for v in values), first + 0.6 * (first - low))
     pad = 0.08 * (high - low)
     panel.set_ylim(low - pad, high + pad)
-    for number, values in enumerate(lines):
-        for place, value in enumerate(values.values()):
-            if not value <= high + pad:
-                words = "diverged" if not math.isfinite(value) else f"{value:.2g}"
-                where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-                lower = (0, -2 - 8 * number)
-                panel.annotate(f"{words} ↑", (place, 1.0), lower, **where, ha="right", va="top",
-                               fontsize=7)  # fmt: skip
-                break
+    above: dict[int, int] = {}
+    for drawn, (name, line) in zip(panel.lines, lines.items(), strict=True):
+        drawn.set_ydata([v if math.isfinite(v) else 100 * abs(high) for v in line.values()])
+        gone = [(i, v) for i, v in enumerate(line.values()) if not v <= high + pad]
+        if gone:
+            place, value = gone[0]
+            words = f"{value:.2g}" if math.isfinite(value) else "diverges"
+            row = above[place] = above.get(place, -1) + 1
+            where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+            panel.annotate(f"{name.split(', ')[-1]} {words} ↑", (place, 1.0), (6, -2 - 10 * row),
+                           **where, ha="right", va="top", fontsize=8,
+                           color=drawn.get_color())  # fmt: skip
 
 
 def _blue(dark: float) -> Any:

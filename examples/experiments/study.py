@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,10 @@ SIZES = ((16, 2), (32, 4), (64, 8), (128, 16))
 QUICK_SIZES = ((16, 2), (32, 4))
 SEEDS = (6, 4, 2, 2)
 """How many seeds for each size: small models vary more, and cost less."""
+
+MORE_SEEDS = {"transfer": (24, 12, 6, 4)}
+"""And where an optimum is to be told from its neighbours half an octave away: runs of one size
+differ by 10 % or more between seeds, and drift asks for what is within 1 % of the best."""
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
@@ -70,7 +74,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     made.add_argument("--storage", type=Path, help="where runs are kept until all are done")
     made.add_argument("--steps", type=int, help="steps of a run, in place of the usual number")
     made.add_argument(
-        "--seeds", type=int, nargs="+", help="how many for each size, from the smallest"
+        "--seeds", type=int, nargs="+", help="how many for each size, from the smallest, for all"
     )
     return made
 
@@ -84,6 +88,7 @@ def start(made: argparse.ArgumentParser) -> argparse.Namespace:
     folder = cache / f"gnn_mup_experiments-{getattr(os, 'getuid', int)()}"
     args.storage = args.storage or folder / ("quick" if args.quick else "full")
     args.sizes = QUICK_SIZES if args.quick else SIZES
+    args.more_seeds = {} if args.seeds or args.quick else MORE_SEEDS
     args.seeds = tuple(args.seeds or ((1,) * len(args.sizes) if args.quick else SEEDS))
     if len(args.seeds) != len(args.sizes):
         made.error(f"--seeds needs {len(args.sizes)} numbers, one for each of {args.sizes}")
@@ -99,12 +104,17 @@ def run(
     grids: Grids,
     *,
     transfer: Mapping[str, Any] = KINDS,
+    column: str = JUDGED,
+    more_seeds: bool = True,
     **more: Any,
 ) -> SweepReport:
-    """A sweep over all sizes, with more seeds for the small ones. Where the optimum of a
-    parameterization lies on the edge of its grid, the grid is widened, up to twice."""
+    """A sweep over all sizes, with more seeds for the small ones (``more_seeds``: those of
+    `MORE_SEEDS` too). Where the optimum (by the ``column``) of a parameterization lies on the edge
+    of its grid, the grid is widened, up to twice."""
+    if not more_seeds:
+        args = argparse.Namespace(**{**vars(args), "more_seeds": {}})
     for left in range(args.rounds, -1, -1):
-        report = _all_seeds(name, args, build, fit, grids, transfer, more)
+        report = _all_seeds(name, args, build, fit, grids, transfer, more).on(column)
         wider = {kind: _widened(report, kind, grid) for kind, grid in grids.items()}
         if wider == dict(grids) or not left:
             break
@@ -121,21 +131,17 @@ def _all_seeds(
     transfer: Mapping[str, Any],
     more: Mapping[str, Any],
 ) -> SweepReport:
-    """The first seeds of every size, then the further ones that only the smaller sizes get.
-
-    The smallest size is in every call: mup takes its base from it.
-    """
+    """All runs: one call of `sweep` for each seed, with the sizes that have it."""
     cells: dict[tuple[Any, ...], dict[str, Any]] = {}
     notes: dict[str, None] = {}
-    for seed in range(max(args.seeds)):
-        here = [s for s, n in zip(args.sizes, args.seeds, strict=True) if seed < n]
+    for seed, kinds, sizes in _parts(args, transfer):
         part = sweep(
             build,
             fit,
-            sizes=here,
-            lrs={kind: grid.rates for kind, grid in grids.items()},
+            sizes=sizes,
+            lrs={kind: grids[kind].rates for kind in kinds},
             seeds=[seed],
-            transfer=dict(transfer),
+            transfer=kinds,
             storage=args.storage / f"{name}.db",
             name=name,
             **more,
@@ -144,6 +150,25 @@ def _all_seeds(
         cells |= {tuple(c[k] for k in keys): seen(c, fit) for c in part.cells}
         notes |= dict.fromkeys(part.notes)
     return SweepReport(cells.values(), column=JUDGED, notes=list(notes), title=name)
+
+
+def _parts(
+    args: argparse.Namespace, transfer: Mapping[str, Any]
+) -> Iterator[tuple[int, dict[str, Any], list[tuple[int, int]]]]:
+    """Seed, parameterizations and sizes: first what all have, then what `MORE_SEEDS` adds.
+
+    The smallest size is in every call that has mup, which takes its base from it.
+    """
+    none = (0,) * len(args.sizes)
+    found = [(dict(transfer), none, args.seeds)]
+    found += [
+        ({k: transfer[k]}, args.seeds, n) for k, n in args.more_seeds.items() if k in transfer
+    ]
+    for kinds, first, last in found:
+        for seed in range(max(last)):
+            spans = zip(args.sizes, first, last, strict=True)
+            if sizes := [size for size, a, b in spans if a <= seed < b]:
+                yield seed, kinds, sizes
 
 
 def seen(cell: dict[str, Any], fit: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gnn_mup import Plan
+from gnn_mup.rules import FINITE_OUT, Kind
 
 STREAM, OUTPUT = "stream", "output"
 
@@ -65,7 +66,7 @@ def _layer(name: str, plan: Plan | None) -> Layer:
     role, late, generates = "layer", bool(_LATE.search(short(bare))), False
     if plan is not None and record is not None:
         role = record.role.value
-        score = role in ("residual", "hidden") and record.kind.value == "width-out"
+        score = role in ("residual", "hidden") and record.kind in FINITE_OUT - {Kind.NO_WIDTH}
         behind = role == "decoder" and record.kind.value == "no-width"
         weighs = bare in plan.scores or behind or _PACKED.search(bare) is not None
         late = score or (weighs and not prefix)

@@ -70,8 +70,9 @@ def compare_plots(reports: Mapping[str, CoordReport], path: str | Path, title: s
         low = min(p.get_ylim()[0] for p in row)
         high = max(p.get_ylim()[1] for p in row)
         for panel, (sizes, labels) in zip(row, drawn, strict=True):
-            _ticks(panel, low, high)
-            _beside(panel, sizes, labels)
+            if sizes:
+                _ticks(panel, low, high)
+                _beside(panel, sizes, labels)
         row[0].set_ylabel(TITLES[kind], fontsize=10, fontweight="bold")
     for panel, (name, report) in zip(panels[0], reports.items(), strict=True):
         word = report.verdict.word
@@ -129,7 +130,7 @@ def _draw(
     sizes = sorted({x for s in slopes for x, _ in line_means(report, s)})
     labels: list[Label] = []
     if len(sizes) < 2:
-        panel.set_axis_off()
+        _empty(panel)
         return [], labels
     expected = -1.0 if (kind, axis) == ("branch", "depth") else 0.0
     _wedge(panel, sizes, expected, report.tolerance)
@@ -155,6 +156,15 @@ def _draw(
     panel.grid(axis="y", linewidth=0.3, color="0.8")
     panel.spines[["top", "right"]].set_visible(False)
     return sizes, labels
+
+
+def _empty(panel: Axes) -> None:
+    """A panel that says why it is empty: a line needs two sizes that did not diverge."""
+    panel.set_xticks([])
+    panel.set_yticks([])
+    panel.spines[:].set_visible(False)
+    panel.text(0.5, 0.5, "finite at fewer than two sizes", transform=panel.transAxes,
+               ha="center", va="center", fontsize=9, color="0.4")  # fmt: skip
 
 
 def _wedge(panel: Axes, sizes: Sequence[float], expected: float, tolerance: float) -> None:

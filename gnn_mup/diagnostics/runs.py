@@ -283,11 +283,14 @@ def reseed(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def _known(plan: Plan | None) -> tuple[set[Place], set[str]]:
+def _known(plan: Plan | None) -> tuple[dict[Place, set[str]], set[str]]:
     """Where the residual sums of a model stand in the source, and which parameters decode."""
     if plan is None:
-        return set(), set()
-    sums = {(b.file, b.line) for b in plan.branches if _is_residual(b.what)}
+        return {}, set()
+    sums: dict[Place, set[str]] = {}
+    for branch in plan.branches:
+        if _is_residual(branch.what):
+            sums.setdefault((branch.file, branch.line), set()).update(branch.modules)
     return sums, {n for n, r in plan.params.items() if r.role is Role.DECODER}
 
 

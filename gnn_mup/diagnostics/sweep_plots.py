@@ -20,6 +20,7 @@ LOSSES = {
     "loss": "training loss",
     "best_loss": "best training loss",
     "valid_loss": "validation loss",
+    "metric": "validation metric",
 }
 NAMES = {"standard": "standard parameterization", "transfer": "gnn_mup", "mup": "mup (width only)"}
 
@@ -38,7 +39,7 @@ def plot_rates(
         for panel, kind in zip(row, kinds, strict=False):
             _draw(panel, report, kind, column, (low, high))
             panel.set_ylim(low, high)
-        row[0].set_ylabel(LOSSES.get(column, column))
+        row[0].set_ylabel(_label(column))
     for panel, kind in zip(panels[0], kinds, strict=False):
         panel.set_title(_headline(report, kind), fontsize=11)
     for panel in panels[-1]:
@@ -72,7 +73,7 @@ def plot_sizes(report: SweepReport, path: Path, title: str = "") -> Path:
     panel.set_ylim(low, high)
     panel.set_xticks(range(len(every)), [name_of(s) for s in every])
     panel.set_xlabel("size (width, depth)" if any(s[1] for s in every) else "width")
-    panel.set_ylabel(LOSSES.get(report.column, report.column))
+    panel.set_ylabel(_label(report.column))
     _frame(panel)
     panel.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _title(figure, title)
@@ -150,9 +151,17 @@ def _rate_ticks(panel: Axes, rates: Sequence[float]) -> None:
 
 
 def _headline(report: SweepReport, kind: str) -> str:
+    """The name, and the worst numbers of all sizes."""
     drift = max(report.drift[kind].values(), key=abs)
     worst = max(report.regret[kind].values())
-    return f"{NAMES.get(kind, kind)}\ndrift {drift:+.2g} octaves, regret {worst:.3f}"
+    cost = f"regret up to {worst:.3f}" if math.isfinite(worst) else "regret: diverged"
+    return f"{NAMES.get(kind, kind)}\ndrift up to {drift:+.2g} octaves, {cost}"
+
+
+def _label(column: str) -> str:
+    """What an axis is called: ``loss_at_8`` is a training loss on the way."""
+    head, _, step = column.rpartition("_at_")
+    return f"{LOSSES.get(head, head)} at step {step}" if head else LOSSES.get(column, column)
 
 
 def _legend(figure: Figure, panel: Axes, report: SweepReport, kinds: Sequence[str]) -> None:

@@ -147,7 +147,8 @@ MODELS = [
         "ffn.0.weight": f"hidden width-to-width {D}",
         "ffn.2.weight": f"decoder width-out {D}",
     }, depth=1, scaled=0, gamma=True, left=("initial residual",), notes=WIDTH_ONLY,
-        warnings=("raw data side by side",)), depth_is_size=False),
+        warnings=("raw data side by side",)), depth_is_size=False,
+        seeds=4, because="one matrix serves all layers, and its draw all of them"),
     Entry("AttentiveFP", attentive, MOLECULE, Expect({
         "lin1.weight": f"encoder data-in {N0}",
         "gate_conv.lin1.weight": f"hidden mixed {D + EDGE}",
@@ -158,5 +159,6 @@ MODELS = [
         "mol_gru.weight_*": f"hidden width-to-width {D}",
         "lin2.weight": f"decoder width-out {D}",
     }, depth=1, scaled=0, left=("gate",), notes=WIDTH_ONLY,
-        warnings=("raw data side by side", "sum pooling")), depth_is_size=False),
+        warnings=("raw data side by side", "sum pooling")), depth_is_size=False,
+        seeds=4, because="three graphs, and attention vectors that wake up late"),
 ]  # fmt: skip
