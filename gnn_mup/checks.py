@@ -237,7 +237,8 @@ def recurrent_over_layers(places: Places) -> list[str]:
 
 def no_limit_in_spite_of_branches(residuals: Residuals) -> list[str]:
     """Why the depth of a model with residual branches has no limit: ``x = lin(x + conv(x))``, a
-    virtual node's ``state = mlp(pool(x) + state)``, ``x + log(1 + 0.5 / layer) * conv(x)``."""
+    virtual node's ``state = mlp(pool(x) + state)``, ``x + log(1 + 0.5 / layer) * conv(x)``, an
+    initial residual beside the stream."""
     made = _at_their_lines(
         [residuals.graph[found.root] for found in residuals.remade],
         "what is summed up here goes through a weight before the next layer takes it up, so no "
@@ -248,7 +249,12 @@ def no_limit_in_spite_of_branches(residuals: Residuals) -> list[str]:
         "is not finer. Keep the depth, or write one number for all layers"
         for shown in ([f"{c:.3g}" for c in numbers[:4]] for numbers in residuals.constants)
     ]
-    return [f"transfers in width only: {why}" for why in (*made, *changing[:1])]
+    again = _at_their_lines(
+        [residuals.graph[s.root] for s in residuals.sums if s.kind == "initial residual"],
+        "the first layer's output is added in every layer of this part (initial residual): keep "
+        "the number of its layers",
+    )
+    return [f"transfers in width only: {why}" for why in (*made, *changing[:1], *again)]
 
 
 def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: str) -> list[str]:

@@ -1443,6 +1443,38 @@ class ChangingConstants(PreNorm):
         return self.dec(x)
 
 
+class InitialBeside(PreNorm):
+    """SGFormer's large variant: one part has a stream, the other an initial residual."""
+
+    expected = Expect(
+        PreNorm.expected.params
+        | {
+            "other.weight": f"encoder data-in {N0}",
+            "others.*.lin.weight": f"hidden width-to-width {D}",
+            "others.*.bias": "hidden vector",
+        },
+        left=("initial residual",),
+        notes=("every layer of this part", *WIDTH_ONLY),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(N0, D, bias=False)
+        self.others = layers(lambda: GCNConv(D, D))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.by_hand(x, edge_index, 1.0)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        y = start = self.other(x)
+        x = self.enc(x)
+        for conv in self.others:
+            y = F.relu(conv(y, edge_index)) + start
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + f * F.relu(conv(norm(x), edge_index))
+        return self.dec(x + y)
+
+
 class LearnedMixture(PreNorm):
     """A gate that is one learned number a layer."""
 

@@ -229,13 +229,14 @@ def reseed(seed: int) -> None:
 
 
 def _known(plan: Plan | None) -> tuple[dict[Place, set[str]], set[str]]:
-    """Where the residual sums of a model stand in the source, and which parameters decode."""
+    """Where the residual sums of a model stand in the source and in which objects (in none: a sum
+    of another kind, as over layers), and which parameters decode."""
     if plan is None:
         return {}, set()
     sums: dict[Place, set[str]] = {}
     for branch in plan.branches:
-        if _is_residual(branch.what):
-            sums.setdefault((branch.file, branch.line), set()).update(branch.modules)
+        found = sums.setdefault((branch.file, branch.line), set())
+        found |= set(branch.modules) if _is_residual(branch.what) else set()
     return sums, {n for n, r in plan.params.items() if r.role is Role.DECODER}
 
 
