@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
+from experiments.models import DeeperGCNBlock, GPSBlock, Stack
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
@@ -57,55 +58,14 @@ class PaperGNN(nn.Module):
         return self.decoder(pyg.global_mean_pool(x, batch))
 
 
-class GPS(nn.Module):
-    """A graph transformer: GPSConv blocks (attention, GIN, MLP), norms behind the sums."""
+def stack(block: Callable[[int], nn.Module]) -> Callable[[int, int], nn.Module]:
+    def build(width: int, depth: int) -> nn.Module:
+        return Stack(block, FEATURES, CLASSES, width, depth)
 
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.encoder = nn.Linear(FEATURES, width)
-        self.blocks = nn.ModuleList(
-            pyg.GPSConv(
-                width,
-                pyg.GINConv(
-                    nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
-                ),
-                heads=4,
-                norm="layer_norm",
-                norm_kwargs={"mode": "node"},
-            )
-            for _ in range(depth)
-        )
-        self.decoder = nn.Linear(width, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        x = self.encoder(x)
-        for block in self.blocks:
-            x = block(x, edge_index, batch)
-        return self.decoder(pyg.global_mean_pool(x, batch))
+    return build
 
 
-class DeeperGCN(nn.Module):
-    """GENConv with softmax aggregation in pre-norm residual blocks, as in PyG's example."""
-
-    def __init__(self, width: int, depth: int) -> None:
-        super().__init__()
-        self.encoder = nn.Linear(FEATURES, width)
-        self.layers = nn.ModuleList(
-            pyg.DeepGCNLayer(
-                pyg.GENConv(width, width, aggr="softmax", learn_t=True, norm="layer"),
-                nn.LayerNorm(width),
-                nn.ReLU(),
-                block="res+",
-            )
-            for _ in range(depth)
-        )
-        self.decoder = nn.Linear(width, CLASSES)
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        x = self.encoder(x)
-        for layer in self.layers:
-            x = layer(x, edge_index)
-        return self.decoder(pyg.global_mean_pool(x, batch))
+MODELS = {"TransferGNN": PaperGNN, "GPS": stack(GPSBlock), "DeeperGCN": stack(DeeperGCNBlock)}
 
 
 def data(graphs: int) -> Any:
@@ -115,6 +75,7 @@ def data(graphs: int) -> Any:
     angles = torch.stack([place // 4, place % 4], dim=1) * math.pi / 3
     x = torch.cat([batch.x, math.sqrt(2) * angles.cos(), math.sqrt(2) * angles.sin()], dim=1)
     batch.x = x / x.square().mean(dim=1, keepdim=True).sqrt()
+    batch.weight = x.new_ones(batch.num_edges)  # `Stack` hands it to blocks that weigh edges
     return batch
 
 
@@ -152,7 +113,7 @@ def run(name: str, optimizer: str, args: argparse.Namespace) -> dict[str, Any]:
     sizes["weight_decay"] = DECAYS[optimizer]
     batch, stem = data(args.graphs), args.out / f"coord_check_{name}_{optimizer}"
     title = f"{name}, {optimizer}"
-    build = {"TransferGNN": PaperGNN, "GPS": GPS, "DeeperGCN": DeeperGCN}[name]
+    build = MODELS[name]
     reports = compare(
         build, batch, lr=RATES[optimizer], optimizer=optimizer, title=title,
         path=stem.with_name(stem.name + "_compare.png"), **sizes,
@@ -168,7 +129,7 @@ def run(name: str, optimizer: str, args: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--models", nargs="+", default=["TransferGNN", "GPS", "DeeperGCN"])
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--optimizers", nargs="+", default=list(RATES))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")

@@ -66,6 +66,7 @@ def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
         transfer=kinds_for(optimizer),
         optimizer=OPTIMIZERS[optimizer],
         weight_decay=decay,
+        more_seeds=optimizer != "sgd",  # its optimum is set by where runs diverge
     )
     title = f"{name}, {optimizer}, {steps} steps"
     tau = decay.keywords["tau"] if isinstance(decay, partial) else None

@@ -20,7 +20,6 @@ def warnings_of(places: Places) -> list[str]:
     found += _inputs(places)
     found += _pooling(places)
     found += _on_the_stream(places)
-    found += _remade(places)
     found += _joined(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
@@ -115,17 +114,6 @@ def _on_the_stream(places: Places) -> list[str]:
                 "die out with the depth. Put both inside the branch"
             ]
     return []
-
-
-def _remade(places: Places) -> list[str]:
-    """``x = lin(x + conv(x))``, or a virtual node's ``state = mlp(pool(x) + state)``."""
-    nodes = [places.graph[found.root] for found in places.residuals.remade]
-    return _at_their_lines(
-        nodes,
-        "what is summed up here goes through a weight before the next layer takes it up: no "
-        "identity leads through the layers, so this part has no depth limit. Keep the depth, or "
-        "write state = state + mlp(...)",
-    )
 
 
 def _joined(places: Places) -> list[str]:
@@ -280,6 +268,28 @@ def recurrent_over_layers(places: Places) -> list[str]:
                 "one (jumping knowledge by LSTM), and has no depth limit"
             ]
     return []
+
+
+def no_limit_in_spite_of_branches(residuals: Residuals) -> list[str]:
+    """Why the depth of a model with residual branches has no limit: ``x = lin(x + conv(x))``, a
+    virtual node's ``state = mlp(pool(x) + state)``, ``x + log(1 + 0.5 / layer) * conv(x)``, an
+    initial residual beside the stream."""
+    made = _at_their_lines(
+        [residuals.graph[found.root] for found in residuals.remade],
+        "what is summed up here goes through a weight before the next layer takes it up, so no "
+        "identity leads through the layers. Keep the depth, or write state = state + mlp(...)",
+    )
+    changing = [
+        f"a constant on its branches changes from layer to layer ({', '.join(shown)}), so deeper "
+        "is not finer. Keep the depth, or write one number for all layers"
+        for shown in ([f"{c:.3g}" for c in numbers[:4]] for numbers in residuals.constants)
+    ]
+    again = _at_their_lines(
+        [residuals.graph[s.root] for s in residuals.sums if s.kind == "initial residual"],
+        "the first layer's output is added in every layer of this part (initial residual): keep "
+        "the number of its layers",
+    )
+    return [f"transfers in width only: {why}" for why in (*made, *changing[:1], *again)]
 
 
 def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: str) -> list[str]:

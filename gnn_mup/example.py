@@ -27,7 +27,15 @@ _ALIASES = {
 
 
 def as_call(model: nn.Module, example: Any) -> Call:
-    """Positional and keyword arguments of one forward call, cloned."""
+    """Positional and keyword arguments of one forward call, cloned and checked."""
+    call = unchecked_call(model, example)
+    if example is not None:
+        _check(call)
+    return call
+
+
+def unchecked_call(model: nn.Module, example: Any) -> Call:
+    """The same for a training step, where looking at every number would cost more than the step."""
     if example is None:
         return probe(model)
     if isinstance(example, torch.utils.data.DataLoader):
@@ -51,9 +59,7 @@ def as_call(model: nn.Module, example: Any) -> Call:
             f"example: {type(example).__name__} is nothing a forward call takes. Pass a tuple of "
             "positional arguments, a dict of keyword arguments, a PyG data object or a loader"
         )
-    call = cloned((args, kwargs))
-    _check(call)
-    return call
+    return cloned((args, kwargs))
 
 
 def cloned(call: Call) -> Call:

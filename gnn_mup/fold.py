@@ -29,7 +29,7 @@ from .surgery import GAMMA, QUERY, Operation, attach, rescale, restore, set_fact
 _HOMOGENEOUS = ops.names("""
     relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat stack scatter_add scatter_add_ index_add
     index_add_ scatter_reduce scatter_reduce_ amax native_dropout _sparse_mm index_select index
-    gather embedding
+    gather
 """)
 """f(c x) = c f(x) for positive c."""
 
@@ -100,9 +100,6 @@ class Folder:
         if index in way.nodes:
             return
         way.nodes.add(index)
-        if node.param is not None:
-            way.params.add(node.param)  # an embedding that is looked up
-            return
         if self.places.lineage.contractions >> index & 1:
             way.params |= self._weights_at(node)
             return

@@ -113,6 +113,10 @@ def draft_messages(
                 )
             if factor != 1.0:
                 drafts.edit(site, "message", factor)
+                assert site.owner is not None
+                assert site.position is not None
+                seen = [(child.index, index) for child in graph.live_children(index)]
+                drafts.scaled.setdefault((site.owner, site.position, "message"), []).extend(seen)
         records.setdefault(key, []).append((aggregation.gamma, factor))
     for module, factors in per_module.items():
         scaled = [f for f in factors if f != 1.0]

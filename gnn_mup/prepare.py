@@ -13,7 +13,13 @@ from torch import nn
 from .assemble import Frame, Placement, assemble
 from .base_models import base_of
 from .branches import draft_branches
-from .checks import no_decoder, no_depth_limit, recurrent_over_layers, warnings_of
+from .checks import (
+    no_decoder,
+    no_depth_limit,
+    no_limit_in_spite_of_branches,
+    recurrent_over_layers,
+    warnings_of,
+)
 from .computed import placed_through
 from .display import fold_names
 from .drafts import Drafts
@@ -143,6 +149,8 @@ def _remarks(
         notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
             findings.refused
         )
+    elif options.residual != "off":
+        notes += no_limit_in_spite_of_branches(places.residuals)
     notes += recurrent_over_layers(places)
     notes += no_decoder(places)
     unused = [n for n, p in placements.items() if not p.used]

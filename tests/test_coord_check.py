@@ -210,6 +210,19 @@ def test_gamma_left_out() -> None:
     assert check(sums, widths=[16, 32], seeds=1).ratios["convs.*"] < 1.5
 
 
+class Jumping(Net):
+    """Jumping knowledge: all states are added up behind the layers, each divided by L."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        states = [self.enc(x)]
+        for conv in self.convs:
+            states.append(states[-1] + torch.relu(conv(states[-1], edge_index)))
+        out = 0
+        for state in states:
+            out += state
+        return self.dec(out)
+
+
 class WithEdges(Net):
     """Messages ``relu(x_j + e)`` with edge features that are larger than x, averaged."""
 
@@ -223,6 +236,14 @@ class WithEdges(Net):
         for conv in self.convs:
             x = x + conv(x, edge_index, edges)
         return self.dec(x)
+
+
+def test_states_that_are_added_up_are_no_branch_of_the_last_layer() -> None:
+    report = check(Jumping, widths=[16], depths=[4, 8, 16], seeds=1)
+    slopes = report.slopes
+    branches = slopes[slopes["kind"] == "branch"]
+    assert {"branch of convs.*.lin (last)"} <= set(branches["layer"])
+    assert branches["slope"].between(-1.3, -0.7).all()
 
 
 def test_large_edge_features_are_no_missing_gamma() -> None:

@@ -520,6 +520,15 @@ def test_fit_stops_where_it_diverges() -> None:
     assert found["steps"] < 500
 
 
+def test_a_batch_that_is_not_finite_is_no_divergence() -> None:
+    broken = EXAMPLE.clone()
+    broken[0, 0] = math.nan
+    model = Net(4)
+    fit = Fit([BATCH, ((broken,), BATCH[1])], steps=2)
+    with pytest.raises(TransferError, match="NaN or infinite"):
+        fit(model, torch.optim.SGD(model.parameters(), lr=0.0), 0)
+
+
 def test_fit_on_the_nodes_of_a_mask() -> None:
     from torch_geometric.data import Data
 

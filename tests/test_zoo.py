@@ -13,7 +13,7 @@ from zoo import FULL, ZOO, Entry, as_args, check, loss_of
 
 from gnn_mup import TransferGroups, TransferWarning, apply_transfer, transfer_groups
 from gnn_mup.diagnostics import CoordReport
-from gnn_mup.diagnostics.runs import make_optimizer
+from gnn_mup.diagnostics.inputs import make_optimizer
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 

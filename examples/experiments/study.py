@@ -105,11 +105,14 @@ def run(
     *,
     transfer: Mapping[str, Any] = KINDS,
     column: str = JUDGED,
+    more_seeds: bool = True,
     **more: Any,
 ) -> SweepReport:
-    """A sweep over all sizes, with more seeds for the small ones. Where the optimum (by the
-    ``column``) of a parameterization lies on the edge of its grid, the grid is widened, up to
-    twice."""
+    """A sweep over all sizes, with more seeds for the small ones (``more_seeds``: those of
+    `MORE_SEEDS` too). Where the optimum (by the ``column``) of a parameterization lies on the edge
+    of its grid, the grid is widened, up to twice."""
+    if not more_seeds:
+        args = argparse.Namespace(**{**vars(args), "more_seeds": {}})
     for left in range(args.rounds, -1, -1):
         report = _all_seeds(name, args, build, fit, grids, transfer, more).on(column)
         wider = {kind: _widened(report, kind, grid) for kind, grid in grids.items()}

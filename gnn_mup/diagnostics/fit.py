@@ -14,7 +14,7 @@ from torch_geometric.data.data import BaseData
 
 from gnn_mup.arguments import check_function, check_number, check_size, shown
 from gnn_mup.errors import TransferError
-from gnn_mup.example import as_call
+from gnn_mup.example import as_call, unchecked_call
 
 from .losses import check_batch, check_loss, data_loss, default_loss
 from .tensors import first_tensor
@@ -144,12 +144,15 @@ class Fit:
         """One step; returns the loss before it."""
         check_batch(batch)
         batch = _to(batch, model)
-        args, kwargs = as_call(model, _inputs(batch))
+        args, kwargs = unchecked_call(model, _inputs(batch))
         optimizer.zero_grad(set_to_none=True)
         value = self._loss(model(*args, **kwargs), batch)
         check_loss(value).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        return float(value.detach())
+        number = float(value.detach())
+        if not math.isfinite(number):
+            as_call(model, _inputs(batch))  # raises where it is the batch's fault
+        return number
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
@@ -159,7 +162,7 @@ class Fit:
         batches = self.train if self.valid is None else self.valid
         for batch in [batches] if isinstance(batches, BaseData) else batches:
             batch = _to(batch, model)
-            args, kwargs = as_call(model, _inputs(batch))
+            args, kwargs = unchecked_call(model, _inputs(batch))
             value, weight = self._metric(model(*args, **kwargs), batch)
             total, count = total + float(value) * weight, count + weight
         model.train()

@@ -291,6 +291,8 @@ class Recorder(TorchFunctionMode):
             if frame is None:
                 return None
             code = frame.f_code
+            if edited and self.sums.get((code.co_filename, frame.f_lineno)) == set():
+                return None  # states that are added up: scaled too, but no branch
             if edited or self._known(frame):
                 return code.co_filename, code.co_firstlineno, frame.f_lasti
             frame = frame.f_back
