@@ -113,7 +113,7 @@ class GINE(nn.Module):
         return self.lin(pyg.global_mean_pool(x, batch))
 
 
-SET2SET = "Set2Set divides its logits by nothing: layers before it move like D^+0.8, D^+0.3 if it did"
+SET2SET = "Set2Set divides its logits by nothing: layers before it move like D^+0.8, else D^+0.3"
 MODELS = [
     Entry("MPNN (NNConv, GRU, Set2Set)", MPNN, MOLECULE, Expect({
         "lin0.weight": f"encoder data-in {N0}",
