@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import platform
+import re
 import sys
 import time
 import warnings
@@ -63,13 +64,13 @@ def worded(verdict: Verdict) -> str:
 def note_of(entry: Entry, plan: Plan) -> str:
     """Why depth is left out, what the plan warns of, how the model is written and checked."""
     lines = [n for n in plan.notes if n.startswith("transfers in width only")]
-    lines += [w.partition(":")[0] if "side by side" not in w else "raw data beside features"
+    lines += [w.partition(": ")[0] if "side by side" not in w else "raw data beside features"
               for w in plan.warnings]  # fmt: skip
     lines += [entry.style] * bool(entry.style)
     if entry.because:
         smallest = f"widths from {entry.narrowest}, " if entry.narrowest != 32 else ""
         lines.append(f"{smallest}{entry.seeds} seeds or more: {entry.because}")
-    return "; ".join(dict.fromkeys(lines))
+    return re.sub(r"\S*/site-packages/", "", "; ".join(dict.fromkeys(lines)))
 
 
 def row(entry: Entry, args: argparse.Namespace) -> dict[str, str]:
