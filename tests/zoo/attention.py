@@ -457,8 +457,8 @@ MODELS = [
         "trans_conv.attns.*.[qkv].weight": f"residual width-to-width {D}",
         "trans_conv.bns.[1-4].weight": "stream vector",
         "fc.weight": f"decoder width-out {D}",
-    }, left=("initial residual",), warnings=("stand on the residual stream",)),
-        depth_is_size=False),
+    }, left=("initial residual",), notes=("initial residual",),
+        warnings=("stand on the residual stream",)), depth_is_size=False),
     Entry("Polynormer (local)", polynormer, ("x", "edge_index", "batch"), Expect({
         "local_convs.0.lin.weight": f"encoder data-in {N0}",
         "lins.0.weight": f"encoder data-in {N0}",
