@@ -129,10 +129,9 @@ def _joined(places: Places) -> list[str]:
 def _row_norms(places: Places) -> list[str]:
     return _at_their_lines(
         shrunk_rows(places),
-        "F.normalize or the like: features are divided by their own length, so that their entries "
-        "fall like 1/sqrt(D) and "
-        "the layer behind them learns less and less: the width does not transfer. Multiply by "
-        "x.size(-1) ** 0.5, or leave it out (in GraphGym: cfg.gnn.l2norm = False)",
+        "F.normalize or the like (GraphGym's l2norm): features are divided by their own length, so "
+        "that their entries fall like 1/sqrt(D) and the layer behind them learns less and less: "
+        "the width does not transfer. Multiply by x.size(-1) ** 0.5, or leave it out",
     )
 
 
