@@ -124,7 +124,7 @@ def markdown(groups: list[list[dict[str, Any]]]) -> str:
         "Smallest size (16, 2), largest (128, 16). Drift, in octaves, and regret: at the largest\n"
         "size with the best eta0 of the smallest; in brackets, where it is another, the worst of\n"
         "all sizes. Best loss: smallest -> largest size, each at its own best eta0. Seeds: of\n"
-        "transfer, from the smallest size to the largest; mup and standard have 6 4 2 2 at most.\n"
+        "transfer, from the smallest size to the largest; mup and standard have 6 4 4 2 at most.\n"
     )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n\n" + note
 

@@ -25,6 +25,7 @@ def warnings_of(places: Places) -> list[str]:
     found += _row_norms(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
+    found += _undivided(places)
     found += _mixed(places)
     return found
 
@@ -179,6 +180,40 @@ def _dot_product(places: Places) -> list[str]:
                 f"({places.width}), or they grow with it"
             ]
     return []
+
+
+def _undivided(places: Places) -> list[str]:
+    """Attention by plain dot products (Set2Set), where others divide by sqrt(d)."""
+    graph, lineage, found = places.graph, places.lineage, []
+    for node in graph.members(lineage.dot_products):
+        factors = graph[node.parents[0]].parents if node.op == "sum" else node.parents
+        if not lineage.softened(node) or any(places.finite[f] for f in factors):
+            continue
+        starts = [lineage.origin(f) for f in factors]
+        normed = any(graph[index].op in ops.MUL for index, _ in starts)  # a cosine, a scale in q
+        if normed or any(abs(c) < 1 for _, c in starts) or _divided_later(places, node):
+            continue
+        size, site = graph[factors[0]].shape[-1], node.site
+        where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
+        found.append(
+            f"attention logits{where} are sums of {size} products that nothing divides: they grow "
+            f"with the width, and with them the gradients. Divide them by {size}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def _divided_later(places: Places, node: Node) -> bool:
+    """Whether a number below 1 multiplies logits on their way to the softmax."""
+    waiting = [node.index]
+    while waiting:
+        for child in places.graph.children[waiting.pop()]:
+            after = places.graph[child]
+            step = places.lineage.same_value(after)
+            if step is not None and abs(step[1]) < 1:
+                return True
+            if after.op in ops.ALIAS | ops.ADD | ops.MUL | {"masked_fill", "where"}:
+                waiting.append(child)
+    return False
 
 
 def _mixed(places: Places) -> list[str]:

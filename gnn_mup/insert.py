@@ -12,9 +12,10 @@ from .drafts import Drafts
 from .errors import SurgeryError
 from .graph import Call, Graph, Site
 from .plan import Branch
+from .reach import Span
 from .residual import Residuals
 from .rewrite import SKIP
-from .roles import Places, Span
+from .roles import Places
 
 
 @dataclass(frozen=True)

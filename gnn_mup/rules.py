@@ -153,6 +153,9 @@ class Spot:
     ``gain``: the tensor is so many times larger than what its row speaks of (the gain of weight
     norm, `computed`; a direction whose length is not 1). It acts on Adam's rate once, on SGD's rate
     twice.
+
+    ``joined``: a decoder reads so many states of width D side by side (jumping knowledge), more
+    with every layer. Of its row, which takes fan_in for a multiple of D, only Adam's rate changes.
     """
 
     kind: Kind
@@ -164,6 +167,7 @@ class Spot:
     correction: float = 1.0
     readouts: float = 1.0
     gain: float = 1.0
+    joined: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -176,7 +180,7 @@ class Spot:
             return {Family.SGD: self.depth / self.branches, Family.ADAM: 1.0}
         if self.role is Role.STREAM:
             return {Family.SGD: 1.0 / self.depth, Family.ADAM: 1.0 / self.depth}
-        return {Family.SGD: 1.0, Family.ADAM: 1.0}
+        return {Family.SGD: 1.0, Family.ADAM: 1.0 / math.sqrt(self.joined)}
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,7 @@ class Ratio:
     query: float = 1.0
     readouts: float = 1.0
     gain: float = 1.0
+    joined: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -221,7 +226,8 @@ def init_rms(where: Spot | Ratio) -> float | None:
     """
     row = TABLE[where.kind]
     if isinstance(where, Ratio):
-        return row.relative_init.at(where.fan_in, where.fan_out) * where.query * where.gain
+        size = row.relative_init.at(where.fan_in, where.fan_out) * where.query * where.gain
+        return size * math.sqrt(where.joined)  # the ratio of fan-ins has it whole
     return None if row.init is None else row.init.at(where.width, where.fan_in)
 
 

@@ -86,3 +86,24 @@ def stacked_parts(graph: Graph, node: Node) -> tuple[int, ...]:
     if stack.op == "cat" and any(part.shape[dim % rank] != 1 for part in parts):
         return ()
     return stack.parents if [d % rank for d in node.args[1]] == [dim % rank] else ()
+
+
+def place_of(graph: Graph, found: Sum) -> object:
+    """The expression that runs a sum: the same in all layers of a loop."""
+    site = graph[found.root].site
+    return None if site is None else (site.code, site.lasti)
+
+
+def is_inside(graph: Graph, inner: Sum, outer: Sum) -> bool:
+    """Whether a branch of one sum was made by way of another."""
+    assert outer.stream is not None
+    start = outer.stream.origin
+    return start < inner.root < outer.root and any(
+        graph.between(start, branch.node) >> inner.root & 1 for branch in outer.branches
+    )
+
+
+def entries_of(graph: Graph, found: Sum) -> list[tuple[int, int]]:
+    """Where the branches of a sum come in: each with what takes it up."""
+    takers = [taken_up_by(graph, add) for add in found.adds]
+    return [(leaf.node, taker) for leaf in found.branches for taker in takers]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_mup import Plan, apply_transfer
-from gnn_mup.diagnostics.runs import make_optimizer
+from gnn_mup.diagnostics.inputs import make_optimizer
 from gnn_mup.rules import Kind, Role
 
 WIDTHS = (64, 256, 1024)

@@ -54,8 +54,8 @@ ABSOLUTE = {
     "decoder": (spot(Kind.WIDTH_OUT, Role.DECODER, 256), 1 / 256, 1 / 256, 1 / 256),
     "decoder of 4D": (spot(Kind.WIDTH_OUT, Role.DECODER, 1024), 1 / 512, 1 / 1024, 1 / 512),
     "decoder of all layers": (
-        spot(Kind.WIDTH_OUT, Role.DECODER, 4096, width=4096),
-        1 / 4096,
+        spot(Kind.WIDTH_OUT, Role.DECODER, 4096, joined=16),
+        1 / 1024,
         1 / 4096,
         1 / 4096,
     ),
@@ -200,6 +200,18 @@ def test_relative_numbers(kind: Kind, role: Role) -> None:
     assert rules.init_rms(where) == pytest.approx(init)
     assert rules.lr_factor(where, Family.SGD) == pytest.approx(sgd * PLACES[role][0])
     assert rules.lr_factor(where, Family.ADAM) == pytest.approx(adam * PLACES[role][1])
+
+
+def test_relative_decoder_of_all_layers() -> None:
+    """Width 4 times, layers 9 times the base's: the ratio of the absolute rule at both sizes."""
+    small = Spot(Kind.WIDTH_OUT, Role.DECODER, 32 * 2, 32, joined=2)
+    large = Spot(Kind.WIDTH_OUT, Role.DECODER, 128 * 18, 128, joined=18)
+    ratio = Ratio(Kind.WIDTH_OUT, Role.DECODER, 36, 1, joined=9)
+    assert rules.init_rms(ratio) == pytest.approx(1 / 12)
+    assert rules.init_rms(ratio) == pytest.approx(rules.init_rms(large) / rules.init_rms(small))
+    for family in Family:
+        expected = rules.lr_factor(large, family) / rules.lr_factor(small, family)
+        assert rules.lr_factor(ratio, family) == pytest.approx(expected) == pytest.approx(1 / 36)
 
 
 def test_relative_branches_and_correction() -> None:

@@ -67,8 +67,9 @@ def _layer(name: str, plan: Plan | None) -> Layer:
     if plan is not None and record is not None:
         role = record.role.value
         score = role in ("residual", "hidden") and record.kind in FINITE_OUT - {Kind.NO_WIDTH}
-        behind = role == "decoder" and record.kind.value == "no-width"
-        weighs = bare in plan.scores or behind or _PACKED.search(bare) is not None
+        # Behind the width, or before it: its gradient, too, is a sum over features at first random.
+        finite = role in ("encoder", "decoder") and record.kind is Kind.NO_WIDTH
+        weighs = bare in plan.scores or finite or _PACKED.search(bare) is not None
         late = score or (weighs and not prefix)
         late |= bool(prefix) and role == "decoder"  # readouts that are added up fall with the width
         generates = record.kind.value.startswith("generated")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,9 @@ def _limits(report: SweepReport, kinds: Sequence[str], column: str) -> tuple[flo
         return 0.0, 1.0
     low, high = min(values), max(values)
     if column == report.column:
-        start = max(c[0] for c in finite if c)
+        starts = [c[0] for c in finite if c]
+        middle = statistics.median(starts)
+        start = max(v for v in starts if v <= middle + 3 * (middle - low))
         tops = [b for k in kinds for _, b in report.best[k].values()]
         high = min(high, max(low + 1.35 * (start - low), low + 1.6 * (max(tops) - low)))
     pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0

@@ -195,7 +195,8 @@ MODELS = [
         "layers.*.coord_mlp.2.weight": f"residual width-out {D}",
         "embedding_out.weight": f"decoder width-out {D}",
     }, gamma=True, scaled=2 * L, warnings=("raw data side by side",)),
-        seeds=4, because="coordinates move by what one unit says"),
+        seeds=4, because="coordinates move by what one unit says",
+        sgd="its coordinates act through the raw column that the plan warns of"),
     Entry("PointTransformer", PointTransformer, ("pos", "edge_index", "batch"), Expect({
         "enc.weight": "encoder data-in 3",
         "lin_in.*.weight": f"residual width-to-width {D}",
