@@ -11,6 +11,7 @@ from .graph import Graph, Node
 from .plan import Branch
 from .residual import Residuals
 from .roles import Places
+from .row_norms import shrunk_rows
 from .rules import Kind
 
 
@@ -21,6 +22,7 @@ def warnings_of(places: Places) -> list[str]:
     found += _pooling(places)
     found += _on_the_stream(places)
     found += _joined(places)
+    found += _row_norms(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
     found += _undivided(places)
@@ -125,10 +127,21 @@ def _joined(places: Places) -> list[str]:
     )
 
 
+def _row_norms(places: Places) -> list[str]:
+    return _at_their_lines(
+        shrunk_rows(places),
+        "F.normalize or the like (GraphGym's l2norm): features are divided by their own length, so "
+        "that their entries fall like 1/sqrt(D) and the layer behind them learns less and less: "
+        "the width does not transfer. Multiply by x.size(-1) ** 0.5, or leave it out",
+    )
+
+
 def _at_their_lines(nodes: Iterable[Node], text: str) -> list[str]:
-    """One warning for each line of source that makes one of these nodes."""
+    """One warning for each line of source that makes one of these nodes; torch's own lines say
+    nothing to anybody."""
     sites = [node.site for node in nodes]
-    where = ["" if s is None else f"{s.file}:{s.line}: {s.text!r}: " for s in sites]
+    known = [None if s is None or "-packages/torch/" in s.file else s for s in sites]
+    where = ["" if s is None else f"{s.file}:{s.line}: {s.text!r}: " for s in known]
     return [place + text for place in dict.fromkeys(where)]
 
 
