@@ -2,6 +2,7 @@
 
     python examples/zoo.py                       # all of them, widths 32 to 256, depths 4 to 16
     python examples/zoo.py --quick               # widths 32 and 128, depths 4 and 16
+    python examples/zoo.py --optimizer sgd       # another optimizer: files of their own
     python examples/zoo.py --only GPS SchNet     # those whose name has one of these words
     python examples/zoo.py --readme              # put the table into README.md as well
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import platform
+import re
 import sys
 import time
 import warnings
@@ -26,7 +28,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from zoo import FAMILIES, UNSETTLED, ZOO, Entry, check  # noqa: E402
+from zoo import FAMILIES, FULL, QUICK, ZOO, Entry, check  # noqa: E402
 
 from gnn_mup import Plan, TransferError, apply_transfer  # noqa: E402
 from gnn_mup.diagnostics.verdict import Verdict  # noqa: E402
@@ -48,6 +50,7 @@ def branches_of(plan: Plan) -> str:
     for branch in plan.branches:
         what = branch.what.replace("inserted residual connection", "inserted")
         what = what.replace("residual branch", "scaled").partition(" (")[0]
+        what += " left alone" if branch.factor == 1.0 else ""
         kinds[what] = kinds.get(what, 0) + branch.count
     return ", ".join(f"{count} {what}" for what, count in kinds.items()) or "none"
 
@@ -59,31 +62,31 @@ def worded(verdict: Verdict) -> str:
 
 
 def note_of(entry: Entry, plan: Plan) -> str:
-    """Why depth is left out, what the plan warns of, how the model is written."""
+    """Why depth is left out, what the plan warns of, how the model is written and checked."""
     lines = [n for n in plan.notes if n.startswith("transfers in width only")]
-    lines += [w.partition(":")[0] if "side by side" not in w else "raw data beside features"
+    lines += [w.partition(": ")[0] if "side by side" not in w else "raw data beside features"
               for w in plan.warnings]  # fmt: skip
     lines += [entry.style] * bool(entry.style)
-    return "; ".join(dict.fromkeys(lines))
+    if entry.because:
+        smallest = f"widths from {entry.narrowest}, " if entry.narrowest != 32 else ""
+        lines.append(f"{smallest}{entry.seeds} seeds or more: {entry.because}")
+    return re.sub(r"\S*/site-packages/", "", "; ".join(dict.fromkeys(lines)))
 
 
 def row(entry: Entry, args: argparse.Namespace) -> dict[str, str]:
     start = time.process_time()
-    sizes = f"{args.widths[0]}..{args.widths[-1]} / {args.depths[0]}..{args.depths[-1]}"
+    widths = entry.widths(args.steps)
+    sizes = f"{widths[0]}..{widths[-1]} / {args.depths[0]}..{args.depths[-1]}"
     line = dict.fromkeys(COLUMNS, "") | {"model": entry.name, "sizes": sizes}
     try:
         plan = found(entry)
         line |= {"L": str(plan.depth), "branches": branches_of(plan), "note": note_of(entry, plan)}
         line["gamma"] = "normalised" if plan.gamma == 1.0 else f"{plan.gamma:.2f}"
-        report = check(entry, args.widths, args.depths, args.optimizer, args.seeds)
+        report = check(entry, args.steps, args.depths, args.optimizer, args.seeds)
         line["width"] = worded(report.over("width"))
         line["depth"] = worded(report.over("depth")) if entry.depth_is_size else "width only"
     except TransferError as error:
         line |= {"width": "refused", "depth": "refused", "note": str(error).splitlines()[0]}
-    if entry.missing:
-        line["note"] = f"known gap: {entry.missing}"
-    if "fail" in line["width"] + line["depth"] and entry.name in UNSETTLED:
-        line["note"] = "; ".join([UNSETTLED[entry.name], line["note"]]).removesuffix("; ")
     return line | {"seconds": f"{time.process_time() - start:.1f}"}
 
 
@@ -125,7 +128,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    args.widths = [32, 128] if args.quick else [32, 64, 128, 256]
+    args.steps = QUICK if args.quick else FULL
     args.depths = [4, 16] if args.quick else [4, 8, 16]
     args.seeds = args.seeds or (2 if args.quick else 3)
     args.out.mkdir(parents=True, exist_ok=True)

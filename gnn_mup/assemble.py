@@ -48,7 +48,7 @@ class Placement:
     reason: str = ""
     used: bool = True
     lookup: bool = False
-    decoder_width: float | None = None
+    joined: float = 1.0
     head_dim: int = 0
     packed: bool = False
     part: Part | None = None
@@ -118,16 +118,16 @@ def assemble(
 def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | Ratio:
     correction = 1.0 if placement.lookup else frame.correction
     if match is None:
-        width = placement.decoder_width or frame.width
         return Spot(
             placement.kind,
             placement.role,
             placement.fan_in,
-            width,
+            frame.width,
             frame.depth,
             placement.branches,
             correction,
             placement.readouts,
+            joined=placement.joined,
         )
     assert frame.base is not None
     return Ratio(
@@ -140,6 +140,7 @@ def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | 
         correction,
         _query(placement, frame, match),
         frame.depth_ratio if placement.readouts > 1.0 else 1.0,
+        joined=_joined_ratio(placement, frame, match),
     )
 
 
@@ -157,6 +158,9 @@ def _normalise(
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     for name, placement in placements.items():
         part = placement.part
+        if wheres[name].kind is Kind.DIRECTION and name not in matched:
+            length = before[name] * factors[name] * math.sqrt(placement.fan_in)
+            wheres[name] = replace(wheres[name], gain=length or 1.0)
         if part is None or part.does != "gain":
             continue
         direction, match = wheres[part.of], matched.get(part.of)
@@ -188,10 +192,12 @@ def _grown_kind(placement: Placement, match: Matched) -> Kind:
     if placement.kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH) and grows_out:
         return Kind.GENERATED_FROM_WIDTH if grows_in else Kind.GENERATED_FROM_DATA
     if not placement.fan_in_axes:
-        return Kind.VECTOR if grows_out else Kind.NO_WIDTH
+        matrix = placement.kind is Kind.WIDTH  # the bias of a generated matrix: one itself
+        grown = Kind.GENERATED_FROM_DATA if matrix else Kind.VECTOR
+        return grown if grows_out else Kind.NO_WIDTH
     return {
         (True, True): Kind.MIXED if placement.kind is Kind.MIXED else Kind.WIDTH,
-        (True, False): Kind.WIDTH_OUT,
+        (True, False): Kind.DIRECTION if placement.kind is Kind.DIRECTION else Kind.WIDTH_OUT,
         (False, True): Kind.DATA_IN,
         (False, False): Kind.NO_WIDTH,
     }[grows_in, grows_out]
@@ -199,6 +205,15 @@ def _grown_kind(placement: Placement, match: Matched) -> Kind:
 
 def _ratio(match: Matched, axes: tuple[int, ...]) -> float:
     return math.prod(match.ratio(axis) for axis in axes)
+
+
+def _joined_ratio(placement: Placement, frame: Frame, match: Matched) -> float:
+    """How many more states are read side by side than in the base: what the ratio of fan-ins has
+    beyond that of the widths."""
+    assert frame.base is not None
+    if placement.joined == 1.0 or not frame.base.width:
+        return 1.0
+    return _ratio(match, placement.fan_in_axes) * frame.base.width / frame.width
 
 
 def _branch_ratio(placement: Placement, frame: Frame, match: Matched) -> float:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from .arguments import as_path, check_module, writing
 from .errors import TransferError
+from .measured import measured_of
 
 _FORMAT = "gnn_mup checkpoint 1"
 
@@ -33,6 +34,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
 
 def load(model: nn.Module, path: str | os.PathLike[str], map_location: Any = None) -> nn.Module:
     """Read weights into a model, and refuse where its forward pass has other factors.
+
+    gamma, which every model measures on its own weights, is taken over from the file.
 
     >>> load(model, "model.pt")                                             # doctest: +SKIP
     """
@@ -53,7 +56,7 @@ def load(model: nn.Module, path: str | os.PathLike[str], map_location: Any = Non
             "Load it with model.load_state_dict if you know that they agree"
         )
     here, there = factors_of(model), found["factors"]
-    if here != there:
+    if _planned(model, here) != _planned(model, there):
         raise TransferError(_difference(where, here, there))
     misfits = _misfits(model.state_dict(), found["state_dict"])
     if misfits:
@@ -86,6 +89,12 @@ def factors_of(model: nn.Module) -> dict[str, float]:
         for key, value in sorted(module.__dict__.items())
         if key.startswith("_gnn_mup_") and isinstance(value, float)
     }
+
+
+def _planned(model: nn.Module, factors: Mapping[str, float]) -> dict[str, float | None]:
+    """The factors without the values of those that were measured: a `state_dict` brings them."""
+    measured = {f"{path}:{k}" for path, m in model.named_modules() for k in measured_of(m)}
+    return {key: None if key in measured else value for key, value in factors.items()}
 
 
 def _difference(path: str, here: dict[str, float], there: dict[str, float]) -> str:

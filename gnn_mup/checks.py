@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from . import ops
 from .display import fold_names
 from .graph import Graph, Node
 from .plan import Branch
+from .residual import Residuals
 from .roles import Places
+from .row_norms import shrunk_rows
 from .rules import Kind
 
 
@@ -18,9 +21,11 @@ def warnings_of(places: Places) -> list[str]:
     found += _inputs(places)
     found += _pooling(places)
     found += _on_the_stream(places)
-    found += _remade(places)
+    found += _joined(places)
+    found += _row_norms(places)
     found += _norm_behind_decoder(places)
     found += _dot_product(places)
+    found += _undivided(places)
     found += _mixed(places)
     return found
 
@@ -113,20 +118,31 @@ def _on_the_stream(places: Places) -> list[str]:
     return []
 
 
-def _remade(places: Places) -> list[str]:
-    """``x = lin(x + conv(x))``, or a virtual node's ``state = mlp(pool(x) + state)``."""
-    out = []
-    for found in places.residuals.remade:
-        site = places.graph[found.root].site
-        where = "" if site is None else f"{site.file}:{site.line}: {site.text!r}: "
-        line = (
-            f"{where}what is summed up here goes through a weight before the next layer takes it "
-            "up: no identity leads through the layers, so this part has no depth limit. Keep the "
-            "depth, or write state = state + mlp(...)"
-        )
-        if line not in out:
-            out.append(line)
-    return out
+def _joined(places: Places) -> list[str]:
+    """``torch.maximum(x, conv(x))``, ``x.index_add(0, i, conv(x))``."""
+    return _at_their_lines(
+        places.residuals.joins,
+        "features meet here what a layer made of them, in a way that is not known as a sum, so "
+        "nothing was scaled and the depth has no limit. If it is one, write x + branch",
+    )
+
+
+def _row_norms(places: Places) -> list[str]:
+    return _at_their_lines(
+        shrunk_rows(places),
+        "F.normalize or the like (GraphGym's l2norm): features are divided by their own length, so "
+        "that their entries fall like 1/sqrt(D) and the layer behind them learns less and less: "
+        "the width does not transfer. Multiply by x.size(-1) ** 0.5, or leave it out",
+    )
+
+
+def _at_their_lines(nodes: Iterable[Node], text: str) -> list[str]:
+    """One warning for each line of source that makes one of these nodes; torch's own lines say
+    nothing to anybody."""
+    sites = [node.site for node in nodes]
+    known = [None if s is None or "-packages/torch/" in s.file else s for s in sites]
+    where = ["" if s is None else f"{s.file}:{s.line}: {s.text!r}: " for s in known]
+    return [place + text for place in dict.fromkeys(where)]
 
 
 def _norm_behind_decoder(places: Places) -> list[str]:
@@ -164,6 +180,40 @@ def _dot_product(places: Places) -> list[str]:
                 f"({places.width}), or they grow with it"
             ]
     return []
+
+
+def _undivided(places: Places) -> list[str]:
+    """Attention by plain dot products (Set2Set), where others divide by sqrt(d)."""
+    graph, lineage, found = places.graph, places.lineage, []
+    for node in graph.members(lineage.dot_products):
+        factors = graph[node.parents[0]].parents if node.op == "sum" else node.parents
+        if not lineage.softened(node) or any(places.finite[f] for f in factors):
+            continue
+        starts = [lineage.origin(f) for f in factors]
+        normed = any(graph[index].op in ops.MUL for index, _ in starts)  # a cosine, a scale in q
+        if normed or any(abs(c) < 1 for _, c in starts) or _divided_later(places, node):
+            continue
+        size, site = graph[factors[0]].shape[-1], node.site
+        where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
+        found.append(
+            f"attention logits{where} are sums of {size} products that nothing divides: they grow "
+            f"with the width, and with them the gradients. Divide them by {size}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def _divided_later(places: Places, node: Node) -> bool:
+    """Whether a number below 1 multiplies logits on their way to the softmax."""
+    waiting = [node.index]
+    while waiting:
+        for child in places.graph.children[waiting.pop()]:
+            after = places.graph[child]
+            step = places.lineage.same_value(after)
+            if step is not None and abs(step[1]) < 1:
+                return True
+            if after.op in ops.ALIAS | ops.ADD | ops.MUL | {"masked_fill", "where"}:
+                waiting.append(child)
+    return False
 
 
 def _mixed(places: Places) -> list[str]:
@@ -216,7 +266,46 @@ def _override(name: str, role: str) -> str:
     return f"roles={{{name!r}: {role!r}}}"
 
 
-def no_depth_limit(branches: Iterable[Branch], dense: bool, residual: str) -> list[str]:
+def recurrent_over_layers(places: Places) -> list[str]:
+    """Jumping knowledge by LSTM: the layers' states are its sequence."""
+    graph, lineage = places.graph, places.lineage
+    for node in graph:
+        if node.op not in ops.RECURRENT or node.output:
+            continue
+        stack = graph[lineage.origin(node.parents[0])[0]]
+        if stack.op != "stack" or len(stack.parents) < 2:
+            continue
+        if all(lineage.learned(early, late) for early, late in pairwise(stack.parents)):
+            return [
+                "transfers in width only: a recurrent layer reads the states of all layers one by "
+                "one (jumping knowledge by LSTM), and has no depth limit"
+            ]
+    return []
+
+
+def no_limit_in_spite_of_branches(residuals: Residuals) -> list[str]:
+    """Why the depth of a model with residual branches has no limit: ``x = lin(x + conv(x))``, a
+    virtual node's ``state = mlp(pool(x) + state)``, ``x + log(1 + 0.5 / layer) * conv(x)``, an
+    initial residual beside the stream."""
+    made = _at_their_lines(
+        [residuals.graph[found.root] for found in residuals.remade],
+        "what is summed up here goes through a weight before the next layer takes it up, so no "
+        "identity leads through the layers. Keep the depth, or write state = state + mlp(...)",
+    )
+    changing = [
+        f"a constant on its branches changes from layer to layer ({', '.join(shown)}), so deeper "
+        "is not finer. Keep the depth, or write one number for all layers"
+        for shown in ([f"{c:.3g}" for c in numbers[:4]] for numbers in residuals.constants)
+    ]
+    again = _at_their_lines(
+        [residuals.graph[s.root] for s in residuals.sums if s.kind == "initial residual"],
+        "the first layer's output is added in every layer of this part (initial residual): keep "
+        "the number of its layers",
+    )
+    return [f"transfers in width only: {why}" for why in (*made, *changing[:1], *again)]
+
+
+def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: str) -> list[str]:
     """Why a model without scaled branches transfers in width only, in words."""
     kinds = {branch.what.split(" (")[0] for branch in branches}
     reasons = {
@@ -226,7 +315,12 @@ def no_depth_limit(branches: Iterable[Branch], dense: bool, residual: str) -> li
         "learned skip": "its skips go through weights of their own",
     }
     found = [text for kind, text in reasons.items() if kind in kinds]
-    if dense:
+    if residuals.nested:
+        found.append(
+            "its skips lie inside one another (U-Net): a level more is a network inside the "
+            "network, not one more step. Keep the depth"
+        )
+    if residuals.dense:
         found.append(
             "its layers are concatenated (DenseNet): features grow with the depth, which has no "
             "limit. Keep the depth, or write x + conv(x) in place of cat([x, conv(x)])"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
-from .branches import Drafts
+from .drafts import Drafts
 from .errors import SurgeryError
 from .example import Call, cloned
 from .extend import described
@@ -60,7 +60,8 @@ def find(
 def _insertable(residuals: Residuals) -> bool:
     """Not where layers meet each other in another way already: gates, initial residuals."""
     kinds = {s.kind.split(" (")[0] for s in residuals.sums}
-    return not kinds & {"gate", "initial residual", "scaled skip"} and not residuals.dense
+    otherwise = kinds & {"gate", "initial residual", "scaled skip"}
+    return not otherwise and not residuals.dense and not residuals.joins
 
 
 def adds_per_block(findings: Findings) -> float | None:

@@ -8,15 +8,15 @@ with its bias, the gain and bias of a norm. It is exact where nothing else hangs
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
 from . import ops
-from .branches import Drafts
 from .display import fold_names
+from .drafts import Drafts
 from .errors import TransferError
 from .graph import Node, Ref
 from .groups import PLAN_ATTRIBUTE, part_of, plan_of
@@ -51,6 +51,8 @@ class _Way:
 
     nodes: set[int]
     params: set[str]
+    stops: set[int] = field(default_factory=set)
+    """Those of the nodes that carry the weights: what goes into them is not scaled."""
 
 
 class Folder:
@@ -58,6 +60,7 @@ class Folder:
 
     def __init__(self, places: Places) -> None:
         self.places, self.graph = places, places.graph
+        self.put_in = {span.end for span in places.spans}
 
     def fold(self, module: str, attribute: str, factor: float, uses: Uses) -> Fold:
         """A factor on these operands, as these consumers see them, one for each time it runs."""
@@ -100,6 +103,10 @@ class Folder:
         if index in way.nodes:
             return
         way.nodes.add(index)
+        if index in self.put_in:
+            raise _No("a residual connection was put in on the way")
+        if self.places.lineage.contractions >> index & 1 or node.op in ops.NORM:
+            way.stops.add(index)
         if self.places.lineage.contractions >> index & 1:
             way.params |= self._weights_at(node)
             return
@@ -191,7 +198,7 @@ class Folder:
     def _alone(self, way: _Way, ends: set[int]) -> None:
         for index in way.nodes:
             for child in self.graph.live_children(index):
-                if child.index not in way.nodes | ends:
+                if child.index not in (way.nodes - way.stops) | ends:
                     raise _No("a value on the way is used elsewhere too")
         for name in way.params:
             if any(use.node not in way.nodes for use in self.places.uses.by_param[name]):

@@ -85,6 +85,11 @@ class Node:
         return 1 << self.index
 
     @property
+    def features(self) -> bool:
+        """Data that the forward pass starts from: an input, or rows that are learned."""
+        return self.op == "input" or (self.op == "param" and self.data)
+
+    @property
     def pure(self) -> bool:
         """Made of parameters alone: a weight, or something computed from weights."""
         return self.weights and not self.data

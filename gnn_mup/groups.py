@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .arguments import as_patterns, as_table, check_module, check_number, shown
 from .errors import NotApplied, StaleGroups, TransferError
+from .measured import measured_of
 from .plan import ParamRecord, Plan, Settings, resolve_optimizer
 
 PLAN_ATTRIBUTE = "_gnn_mup_plan"
@@ -171,11 +172,22 @@ def plan_of(model: nn.Module) -> Plan:
     for module in model.modules():
         plan = module.__dict__.get(PLAN_ATTRIBUTE)
         if isinstance(plan, Plan):
-            return plan
+            return plan.with_factors(_loaded(module, plan))
     raise NotApplied(
         f"{type(model).__name__} carries no transfer. Type: "
         "groups = apply_transfer(model, example, lr=...)"
     )
+
+
+def _loaded(model: nn.Module, plan: Plan) -> dict[tuple[str, str], float]:
+    """Measured factors that a `state_dict` has brought along since."""
+    modules = dict(model.named_modules())
+    found = {}
+    for fold in plan.folds:
+        module = modules.get(fold.module)
+        if module is not None and fold.attribute in measured_of(module):
+            found[fold.module, fold.attribute] = module.__dict__[fold.attribute]
+    return found
 
 
 def part_of(model: nn.Module, verb: str) -> str:

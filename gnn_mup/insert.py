@@ -8,13 +8,14 @@ from torch import nn
 from torch_geometric.nn import MessagePassing
 
 from . import ops
-from .branches import Drafts
+from .drafts import Drafts
 from .errors import SurgeryError
 from .graph import Call, Graph, Site
 from .plan import Branch
+from .reach import Span
 from .residual import Residuals
 from .rewrite import SKIP
-from .roles import Places, Span
+from .roles import Places
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,11 @@ def _next_operation(graph: Graph, call: Call, here: int) -> tuple[int, int] | No
 
 
 def _meets_learned_skip(residuals: Residuals, index: int) -> bool:
+    """A layer that ends in a sum itself (SAGE) is several summands, and one of the additions."""
     return any(
-        found.kind == "learned skip" and any(leaf.node == index for leaf in found.leaves)
+        found.kind == "learned skip"
+        and index != found.root
+        and index in (*found.adds, *(leaf.node for leaf in found.leaves))
         for found in residuals.sums
     )
 

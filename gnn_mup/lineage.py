@@ -7,6 +7,7 @@ from functools import cached_property
 
 from . import ops
 from .graph import Graph, Node, Ref
+from .sums import stacked_parts
 
 
 class Lineage:
@@ -252,7 +253,7 @@ class Lineage:
             return tuple(data)
         if node.op == "cat":
             return tuple(a.node for a in node.args[0] if isinstance(a, Ref))
-        return ()
+        return tuple(p for p in stacked_parts(self.graph, node) if self.is_summand(node, p))
 
     def is_summand(self, node: Node, index: int) -> bool:
         """A bias is broadcast and adds no value of its own; a learned state (a virtual node's

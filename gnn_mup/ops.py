@@ -98,15 +98,21 @@ RECURRENT = names("""
 """)
 
 
+REDUCTION = names("sum mean nansum amax amin max min prod logsumexp median")
+"""They take an axis away."""
+
+EITHER = names("maximum minimum fmax fmin logaddexp logaddexp2")
+"""Elementwise in two arguments, and neither a sum nor a product."""
+
 PLAIN = names("""
-    cat stack where sum mean amax amin max min std var norm linalg_vector_norm cumsum prod
-    maximum minimum lerp addcmul addcdiv masked_select index_put index_put_ copy_
+    cat stack where std var norm linalg_vector_norm cumsum lerp addcmul addcdiv masked_select
+    index_put index_put_ copy_
     index_copy index_copy_ masked_scatter slice_scatter select_scatter constant_pad_nd roll flip
     sort topk argmax argsort eq ne lt gt le ge isnan logical_not logical_and logical_or
     bitwise_not bitwise_and bitwise_or bitwise_xor remainder floor_divide repeat
     repeat_interleave scatter_ pad_sequence native_dropout_backward _local_scalar_dense
     is_nonzero any all nonzero unique _unique2 unique_consecutive bincount tril triu diagonal
-    diag_embed hypot atan2 outer ger cross linalg_cross logsumexp glu real imag view_as_real
+    diag_embed hypot atan2 outer ger cross linalg_cross glu real imag view_as_real
     view_as_complex copysign sign round floor ceil trunc fmod rot90 unfold as_strided
     _pack_padded_sequence _pad_packed_sequence to_dense to_sparse coalesce _coalesce values
     indices _values _indices crow_indices col_indices ccol_indices row_indices
@@ -119,7 +125,7 @@ PLAIN = names("""
 
 KNOWN = (
     SHAPE_ONLY | ALIAS | PICK | UNARY | NORM | ADD | MUL | CONTRACTION | SCATTER | SPARSE
-    | ATTENTION | GATHER | RECURRENT | SOFTMAX | PLAIN
+    | ATTENTION | GATHER | RECURRENT | SOFTMAX | REDUCTION | EITHER | PLAIN
 )  # fmt: skip
 
 

@@ -186,6 +186,21 @@ class Plan:
         }
         return replace(self, params=params, folds=kept)
 
+    def with_factors(self, now: Mapping[tuple[str, str], float]) -> Plan:
+        """The plan with other values of factors, by module and attribute."""
+        pairs = [(f, replace(f, factor=now.get((f.module, f.attribute), f.factor)))
+                 for f in self.folds]  # fmt: skip
+        changed = {old.factor: new.factor for old, new in pairs if new.factor != old.factor}
+        if not changed:
+            return self
+        return replace(
+            self,
+            folds=tuple(new for _, new in pairs),
+            messages=tuple(
+                replace(m, factor=changed.get(m.factor, m.factor)) for m in self.messages
+            ),
+        )
+
     def scaled_branches(self) -> tuple[Branch, ...]:
         return tuple(b for b in self.branches if b.factor != 1.0)
 

@@ -12,14 +12,22 @@ from torch import nn
 
 from .assemble import Frame, Placement, assemble
 from .base_models import base_of
-from .branches import NORMALISED, Drafts, draft_branches, draft_messages, draft_queries, gammas
-from .checks import no_decoder, no_depth_limit, warnings_of
+from .branches import draft_branches
+from .checks import (
+    no_decoder,
+    no_depth_limit,
+    no_limit_in_spite_of_branches,
+    recurrent_over_layers,
+    warnings_of,
+)
 from .computed import placed_through
 from .display import fold_names
+from .drafts import Drafts
 from .example import Call, as_call, cloned
 from .findings import Findings, adds_per_block, find
 from .fold import find_folds, forward_changes
 from .insert import draft_insertions
+from .messages import NORMALISED, draft_messages, draft_queries, gammas
 from .options import Options
 from .plan import Branch, Plan, Settings, check_patterns, matches
 from .residual import Residuals
@@ -136,11 +144,14 @@ def _remarks(
     places = findings.places
     alarms = warnings_of(places)
     notes = []
-    if not places.residuals.residual and not findings.inserted:
-        notes += no_depth_limit(branches, bool(places.residuals.dense), options.residual)
+    if not findings.inserted and (not places.residuals.residual or places.residuals.nested):
+        notes += no_depth_limit(branches, places.residuals, options.residual)
         notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
             findings.refused
         )
+    elif options.residual != "off":
+        notes += no_limit_in_spite_of_branches(places.residuals)
+    notes += recurrent_over_layers(places)
     notes += no_decoder(places)
     unused = [n for n, p in placements.items() if not p.used]
     if unused:

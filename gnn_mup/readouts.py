@@ -14,9 +14,9 @@ from functools import cached_property
 from itertools import pairwise
 
 from . import ops
-from .graph import Graph, Node, Ref
+from .graph import Graph, Ref
 from .lineage import Lineage
-from .sums import Edit, Sum
+from .sums import Edit, Sum, stacked_parts
 
 KIND = "sum of readouts"
 
@@ -64,17 +64,18 @@ class ReadoutFinder:
 
     def _stacked(self) -> Iterator[Readouts]:
         """``torch.stack(outs).sum(0)``."""
+        known = {found.root for found in self.sums}
         for node in self.graph:
-            stack = self.graph[node.parents[0]] if node.op == "sum" and node.parents else node
-            if stack.op != "stack" or not sums_over_stack(node, stack):
+            parts = list(stacked_parts(self.graph, node)) if node.op == "sum" else []
+            if len(parts) < 2 or node.index in known:
                 continue
-            parts = list(stack.parents)
             if all(self.graph[b].ancestors >> a & 1 for a, b in pairwise(parts)):
                 continue  # the states themselves: jumping knowledge
             if self._at_the_end(node.index) and self._chained(parts, False):
                 count = len(parts)
                 edit = Edit(node.index, None, 1.0 / count, KIND)
-                terms = {(part, stack.index): 1 << i for i, part in enumerate(parts)}
+                stack = node.parents[0]
+                terms = {(part, stack): 1 << i for i, part in enumerate(parts)}
                 yield Readouts(node.index, count, [edit], terms)
 
     # -- is it one? ------------------------------------------------------------------------------
@@ -154,12 +155,3 @@ class ReadoutFinder:
         """What a summand is added to, where that is data."""
         args = [a.node for a in self.graph[edit.add].args[:2] if isinstance(a, Ref)]
         return next((a for a in args if a != edit.summand and self.graph[a].data), -1)
-
-
-def sums_over_stack(node: Node, stack: Node) -> bool:
-    """Whether a sum goes over just the axis that a stack made."""
-    if len(node.args) < 2 or not isinstance(node.args[1], tuple):
-        return False
-    rank = len(stack.shape)
-    dim = stack.args[1] if len(stack.args) > 1 else 0
-    return [d % rank for d in node.args[1]] == [dim % rank]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,14 +18,18 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import ops
+from .expand import COMPOUND, Made, expanded
 from .frames import SKIPPED, callers, contains, generated, hands_on
 from .graph import Aggregation, Graph, Node, Ref, Site, refs
 
 TAG = "_gnn_mup_node"
 _WITH_SITE = (
     ops.ADD | ops.MUL | ops.SCATTER | ops.SPARSE | ops.CONTRACTION | ops.UNARY | ops.NORM
-    | {"sum", "stack", "cat", "index_put_", "native_dropout"}
+    | ops.REDUCTION | ops.EITHER | COMPOUND
+    | {"stack", "cat", "index_put", "index_put_", "native_dropout"}
 )  # fmt: skip
+_WITH_OWNER = ops.ADD | ops.names("sum mean")
+"""What may add a residual branch, and then has to be edited."""
 _SUMS = frozenset({"scatter_add", "scatter_add_", "index_add", "index_add_", "_sparse_mm"})
 
 
@@ -124,9 +129,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         encoded = tuple(self._encode(a) for a in args)
         encoded_kwargs = {key: self._encode(value) for key, value in kwargs.items()}
         messages = self._messages(name, args)
-        site = self._site(name, messages is not None) if name in _WITH_SITE else None
         operand = self._weighted_operand(name, args)
         result = func(*args, **kwargs)
+        site = None
+        if name in _WITH_SITE:
+            sums = name in COMPOUND and self._features(result)(encoded[0])
+            site = self._site("add" if sums else name, messages is not None)
         written = [args[i] for i in self._written(func) if i < len(args)]
         if written:
             for tensor in written:
@@ -182,12 +190,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = result if isinstance(result, list | tuple) else (result,)
         for position, tensor in enumerate(results):
             if isinstance(tensor, Tensor):
-                node = self._add(name, tensor, args, kwargs)
+                node = self._steps(name, tensor, args, kwargs)
                 node.site, node.output = site, position
                 node.rms = operand
                 if self.calls and node.floating:
                     node.callers = callers(sys._getframe(2))
                 self._tag(tensor, node.index)
+
+    def _steps(self, name: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Node:
+        """The nodes of one operation; the last of them is its result."""
+        made: list[Node] = []
+        if name not in COMPOUND:
+            return self._add(name, tensor, args, kwargs)
+        for op, given, options in expanded(name, args, kwargs, self._features(tensor)):
+            known = tuple(Ref(made[a.step].index) if isinstance(a, Made) else a for a in given)
+            made.append(self._add(op, tensor, known, options))
+        return made[-1]
+
+    def _features(self, tensor: Tensor) -> Callable[[Any], bool]:
+        def features(value: Any) -> bool:
+            return self._same_shape(value, tensor) and self.graph[value.node].data
+
+        return features
 
     def _record_write(
         self,
@@ -202,7 +226,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return  # a buffer being counted up
         if name == "copy_" and self._same_shape(args[1], tensor):  # ``out[:] = x``: out is x now
             name, args = "alias", args[1:2]
-        node = self._add(name, tensor, args, kwargs)
+        node = self._steps(name, tensor, args, kwargs)
         node.site, node.rms = site, operand
         base = tensor._base
         if base is not None:
@@ -249,7 +273,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             frame = frame.f_back
         assert frame is not None
         owner = function = aggregator = None
-        if name in ops.ADD or name == "sum":
+        if name in _WITH_OWNER:
             owner, function = self._owner(frame)
         elif name in ops.SCATTER or name in ops.SPARSE or sums:
             aggregator = self._aggregator(frame)

@@ -158,34 +158,80 @@ def _cannot(node: ast.AST) -> SurgeryError:
     )
 
 
+_OPERANDS = {
+    "add": ("input", "other"),
+    "sub": ("input", "other"),
+    "subtract": ("input", "other"),
+    "rsub": ("other", "input"),
+    "addcmul": ("input", "tensor1", "tensor2"),
+    "addcdiv": ("input", "tensor1", "tensor2"),
+    "addmm": ("input", "mat1", "mat2"),
+    "addmv": ("input", "mat", "vec"),
+    "baddbmm": ("input", "batch1", "batch2"),
+}
+"""What torch calls the tensors of its sums: the first summand, then what the second is made of."""
+
+
 def called(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
-    """torch.add(x, h), x.add(h), x.add_(h); ``sum(...)`` of layers as a whole."""
-    func, args = node.func, list(node.args)
+    """torch.add(x, h), x.add(h), x.add_(other=h), torch.addcmul(x, h, g); ``sum(...)`` of layers
+    as a whole."""
+    func = node.func
     if isinstance(func, ast.Name) and func.id == "sum":
         return ast.BinOp(node, ast.Mult(), factor)
-    if not isinstance(func, ast.Attribute) or func.attr not in ("add", "add_", "sub", "sub_"):
+    names = _OPERANDS.get(func.attr.removesuffix("_")) if isinstance(func, ast.Attribute) else None
+    if names is None or any(isinstance(a, ast.Starred) for a in node.args):
         raise _cannot(node)
-    if len(args) == 2:
-        args[which] = ast.BinOp(args[which], ast.Mult(), factor)
-        return ast.Call(func, args, node.keywords)
-    if len(args) != 1:
+    assert isinstance(func, ast.Attribute)
+    order = ("input", *(name for name in names if name != "input"))
+    args, keywords = list(node.args), list(node.keywords)
+    given = [k.arg for k in keywords if k.arg in order]
+    method = len(args) + len(given) == len(order) - 1  # x.add(h): the first stands before the dot
+    at = order.index(names[which]) - method
+    if names[which] in given:
+        keywords = [
+            ast.keyword(k.arg, _times(k.value, factor)) if k.arg == names[which] else k
+            for k in keywords
+        ]
+    elif 0 <= at < len(args):
+        args[at] = _times(args[at], factor)
+    elif at < 0:
+        name = "mul_" if func.attr.endswith("_") else "mul"
+        scaled = ast.Call(ast.Attribute(func.value, name, ast.Load()), [factor], [])
+        func = ast.Attribute(scaled, func.attr, ast.Load())
+    else:
         raise _cannot(node)
-    if which == 1:
-        args[0] = ast.BinOp(args[0], ast.Mult(), factor)
-        return ast.Call(func, args, node.keywords)
-    in_place = func.attr.endswith("_")
-    scaled = ast.Call(
-        ast.Attribute(func.value, "mul_" if in_place else "mul", ast.Load()), [factor], []
-    )
-    return ast.Call(ast.Attribute(scaled, func.attr, ast.Load()), args, node.keywords)
+    return ast.Call(func, args, keywords)
+
+
+def _times(value: ast.expr, factor: ast.expr) -> ast.BinOp:
+    return ast.BinOp(value, ast.Mult(), factor)
 
 
 def element(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
-    listed = node.args[0] if node.args else None
+    """The k-th summand of sum([x, h]), torch.stack([x, h]).sum(0), torch.sum(torch.stack(...))."""
+    built_in = isinstance(node.func, ast.Name) and node.func.id == "sum"
+    starts = [*node.args[1:], *(k.value for k in node.keywords)] if built_in else []
+    if any(not isinstance(start, ast.Constant) for start in starts):
+        raise _cannot(node)  # sum([h], x)
+    listed = _summands(node)
     if not isinstance(listed, ast.List | ast.Tuple) or which >= len(listed.elts):
         raise _cannot(node)
-    listed.elts[which] = ast.BinOp(listed.elts[which], ast.Mult(), factor)
+    listed.elts[which] = _times(listed.elts[which], factor)
     return node
+
+
+def _summands(node: ast.Call) -> ast.expr | None:
+    func = node.func
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
+        inner: ast.expr = func.value  # torch.stack(...).sum(0)
+    elif node.args:
+        inner = node.args[0]
+    else:
+        return None
+    if isinstance(inner, ast.Call):
+        named = [k.value for k in inner.keywords if k.arg == "tensors"]
+        return [*inner.args[:1], *named, None][0]
+    return inner
 
 
 def _message(node: Any, factor: ast.expr) -> ast.expr:

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     DATA_IN = "data-in"
     WIDTH = "width-to-width"
     WIDTH_OUT = "width-out"
+    DIRECTION = "direction"
     VECTOR = "vector"
     NO_WIDTH = "no-width"
     GENERATED_FROM_DATA = "generated-from-data"
@@ -111,6 +112,10 @@ TABLE: dict[Kind, Row] = {
     Kind.MIXED:              _WIDTH_ROW,
     Kind.WIDTH_OUT:          _row(_P(-0.5, -0.5), _P(0, -1),       _P(-0.5, -0.5),
                                   _P(-1, 0),      _P(-1, 0),       _P(-1, 0)),
+    # The same divided by its own norm (top-k pooling): a number of order one from the start, so
+    # its scale does nothing, and a step counts beside its length, which is 1.
+    Kind.DIRECTION:          _row(_P(0, -0.5),    _P(0, -1),       _P(-0.5, -0.5),
+                                  _P(-0.5, 0),    _P(-1, 0),       _P(-1, 0)),
     Kind.VECTOR:             _row(None,           _P(1, 0, _UNIT), _P(0, 0, _UNIT),
                                   _P(0, 0),       _P(0, 1),        _P(0, 0)),
     Kind.NO_WIDTH:           _row(None,           _P(0, 0, _UNIT), _P(0, 0, _UNIT),
@@ -127,8 +132,12 @@ TABLE: dict[Kind, Row] = {
 MATRICES = frozenset(TABLE) - {Kind.VECTOR, Kind.NO_WIDTH}
 """Kinds that have an initial scale, and whose weight decay transfers."""
 
-_FINITE_OUT = frozenset({Kind.WIDTH_OUT, Kind.NO_WIDTH})
-_FAN_IN_GROWS = frozenset({Kind.WIDTH, Kind.WIDTH_OUT, Kind.MIXED, Kind.GENERATED_FROM_WIDTH})
+FINITE_OUT = frozenset({Kind.WIDTH_OUT, Kind.DIRECTION, Kind.NO_WIDTH})
+"""Kinds whose output has no width."""
+
+_FAN_IN_GROWS = frozenset(
+    {Kind.WIDTH, Kind.WIDTH_OUT, Kind.DIRECTION, Kind.MIXED, Kind.GENERATED_FROM_WIDTH}
+)
 
 
 @dataclass(frozen=True)
@@ -142,7 +151,11 @@ class Spot:
     0.00390625
 
     ``gain``: the tensor is so many times larger than what its row speaks of (the gain of weight
-    norm, `computed`). It acts on Adam's rate once, on SGD's rate twice.
+    norm, `computed`; a direction whose length is not 1). It acts on Adam's rate once, on SGD's rate
+    twice.
+
+    ``joined``: a decoder reads so many states of width D side by side (jumping knowledge), more
+    with every layer. Of its row, which takes fan_in for a multiple of D, only Adam's rate changes.
     """
 
     kind: Kind
@@ -154,6 +167,7 @@ class Spot:
     correction: float = 1.0
     readouts: float = 1.0
     gain: float = 1.0
+    joined: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -166,7 +180,7 @@ class Spot:
             return {Family.SGD: self.depth / self.branches, Family.ADAM: 1.0}
         if self.role is Role.STREAM:
             return {Family.SGD: 1.0 / self.depth, Family.ADAM: 1.0 / self.depth}
-        return {Family.SGD: 1.0, Family.ADAM: 1.0}
+        return {Family.SGD: 1.0, Family.ADAM: 1.0 / math.sqrt(self.joined)}
 
 
 @dataclass(frozen=True)
@@ -188,6 +202,7 @@ class Ratio:
     query: float = 1.0
     readouts: float = 1.0
     gain: float = 1.0
+    joined: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -211,7 +226,8 @@ def init_rms(where: Spot | Ratio) -> float | None:
     """
     row = TABLE[where.kind]
     if isinstance(where, Ratio):
-        return row.relative_init.at(where.fan_in, where.fan_out) * where.query * where.gain
+        size = row.relative_init.at(where.fan_in, where.fan_out) * where.query * where.gain
+        return size * math.sqrt(where.joined)  # the ratio of fan-ins has it whole
     return None if row.init is None else row.init.at(where.width, where.fan_in)
 
 
@@ -236,7 +252,7 @@ def gradient_scale(where: Spot | Ratio) -> float:
         width = (where.fan_out**0.5 if generated else where.fan_out) * where.query
     else:
         width = where.width
-    scale = (1.0 if where.kind in _FINITE_OUT else 1.0 / width) / (where.gain * where.readouts)
+    scale = (1.0 if where.kind in FINITE_OUT else 1.0 / width) / (where.gain * where.readouts)
     return scale * where.branches / where.depth if where.role is Role.RESIDUAL else scale
 
 

@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 
 from . import fxgraph
 from .errors import SurgeryError
+from .measured import carrying
 from .recompile import edited
 from .redraw import forget_scales
 from .rewrite import FACTOR, HELPERS, SKIP, SourceEdit
@@ -116,6 +117,9 @@ def transferred_class(base: Any, recipe: Recipe) -> Any:
         "_gnn_mup_recipe": recipe,
     }
     body.update(HELPERS if edits else {})
+    slots = [e.slot for _, changes in edits for e in changes if e.action == "message"]
+    measured = (*[GAMMA] * gamma, *map(FACTOR.format, slots))
+    body.update(carrying(base, measured) if measured else {})
     between: dict[int, dict[str, Any]] = {}
     for (level, name), changes in edits:
         owner = base.__mro__[level]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from .embeddings import mark_features
 from .errors import TraceError
 from .graph import Graph
 from .meters import aggregations, call_sites
@@ -52,6 +53,7 @@ def trace(
                 graph.outputs.append(recorder.node_of(tensor))
         for tensor in tensors_in((args, kwargs or {})):
             tensor.__dict__.pop(TAG, None)
+    mark_features(graph)
     return graph
 
 

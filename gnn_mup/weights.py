@@ -17,6 +17,8 @@ from .extend import Weight
 from .graph import Graph, Node, Ref
 from .lineage import Lineage
 
+_NORMS = ops.names("linalg_vector_norm norm sqrt rsqrt")
+
 Axes = list[dict[str, tuple[tuple[int, int], ...]]]
 """For each dimension of a tensor, for each parameter: the (axis, size) pairs it is made of."""
 
@@ -49,7 +51,10 @@ class Uses:
         self.found: list[Use] = []
         self.picked: set[int] = set()
         for node in graph:
-            if node.op == "param":
+            if node.op == "param" and node.data:  # a row for each node: looked up as a whole
+                rows = Use(str(node.param), node.index, "lookup", (), (1,))
+                self.found.append(rows)
+            elif node.op == "param":
                 self.axes[node.index] = [
                     {str(node.param): ((i, n),)} for i, n in enumerate(node.shape)
                 ]
@@ -245,6 +250,26 @@ class Uses:
                 how = "matrix" if told.fan_in else "vector"
                 fan_in = math.prod(shape[axis] for axis in told.fan_in)
                 yield Use(name, node.index, how, told.fan_in, told.fan_out, fan_in, data)
+
+    @cached_property
+    def _norms(self) -> list[Node]:
+        return [n for n in self.graph if n.op in _NORMS and n.pure]
+
+    def normalised(self, use: Use) -> bool:
+        """Whether a weight is divided by its own norm, before it meets the data (a cosine) or
+        right behind (the score of top-k pooling)."""
+        norms = sum(n.bit for n in self._norms if use.param in self._params(n.index))
+        if self.graph[use.node].ancestors & norms:
+            return True
+        waiting = [use.node] if norms else []
+        while waiting:
+            for child in self.graph.children[waiting.pop()]:
+                after = self.graph[child]
+                if after.op in ops.MUL and after.ancestors & norms:
+                    return True
+                if after.op in ops.ALIAS or after.op == "sum":
+                    waiting.append(child)
+        return False
 
     def _generated(self, node: Node) -> int:
         """The fan-in of the product in which this layer's output serves as a matrix, or 0."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -993,7 +994,10 @@ class GCNII(Toy):
         {**ENDS, "convs.*.weight1": f"hidden width-to-width {D}"},
         depth=1,
         scaled=0,
-        left=("initial residual",),
+        left=(
+            "initial residual",
+            *(f"scaled skip (coefficient {1 - math.log(0.5 / (i + 1) + 1):.3g})" for i in range(L)),
+        ),
         notes=WIDTH_ONLY,
     )
 
@@ -1382,7 +1386,7 @@ class VirtualNodeMadeAnew(VirtualNode):
         depth=L - 1,
         scaled=L - 1,
         gamma=True,
-        warnings=("net(global_mean_pool(h, batch) + state)': what is summed up",),
+        notes=("net(global_mean_pool(h, batch) + state)': what is summed up", *WIDTH_ONLY),
     )
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
@@ -1404,7 +1408,7 @@ class MatrixOnTheStream(PreNorm):
 
     expected = Expect(
         PreNorm.expected.params | {"lins.*.weight": f"hidden width-to-width {D}"},
-        warnings=("no identity leads through the layers",),
+        notes=("no identity leads through the layers", *WIDTH_ONLY),
     )
 
     def __init__(self) -> None:
@@ -1419,6 +1423,56 @@ class MatrixOnTheStream(PreNorm):
         for conv, norm, lin in zip(self.convs, self.norms, self.lins, strict=True):
             x = lin(x + f * F.relu(conv(norm(x), edge_index)))
         return self.dec(x)
+
+
+class ChangingConstants(PreNorm):
+    """A number that depends on the layer's place, as in GCNII's variant with a stream."""
+
+    expected = Expect(
+        PreNorm.expected.params,
+        notes=("changes from layer to layer (0.405, 0.223, 0.154, 0.118)", *WIDTH_ONLY),
+    )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.by_hand(x, edge_index, 1.0)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        x = self.enc(x)
+        for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            x = x + f * math.log(1 + 0.5 / (i + 1)) * F.relu(conv(norm(x), edge_index))
+        return self.dec(x)
+
+
+class InitialBeside(PreNorm):
+    """SGFormer's large variant: one part has a stream, the other an initial residual."""
+
+    expected = Expect(
+        PreNorm.expected.params
+        | {
+            "other.weight": f"encoder data-in {N0}",
+            "others.*.lin.weight": f"hidden width-to-width {D}",
+            "others.*.bias": "hidden vector",
+        },
+        left=("initial residual",),
+        notes=("every layer of this part", *WIDTH_ONLY),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(N0, D, bias=False)
+        self.others = layers(lambda: GCNConv(D, D))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.by_hand(x, edge_index, 1.0)
+
+    def by_hand(self, x: Tensor, edge_index: Tensor, f: float) -> Tensor:
+        y = start = self.other(x)
+        x = self.enc(x)
+        for conv in self.others:
+            y = F.relu(conv(y, edge_index)) + start
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + f * F.relu(conv(norm(x), edge_index))
+        return self.dec(x + y)
 
 
 class LearnedMixture(PreNorm):
@@ -2017,6 +2071,7 @@ class UNet(Toy):
         depth=1,
         scaled=0,
         left=("residual",),
+        notes=WIDTH_ONLY,
     )
 
     def __init__(self) -> None:

@@ -116,3 +116,41 @@ class OwnPacked(Packed):
 def test_a_packed_projection_by_hand_is_named() -> None:
     plan = plan_transfer(OwnPacked(64), (X,), base=OwnPacked(16), delta=OwnPacked(32))
     assert any("layers.0.weight packs queries and keys" in w for w in plan.warnings)
+
+
+class Logits(nn.Module):
+    """Attention over the rows, with logits written in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.encoder = nn.Linear(6, 32)
+        self.query, self.key, self.value = (nn.Linear(32, 32) for _ in range(3))
+        self.mha = nn.MultiheadAttention(32, 2)
+        self.decoder = nn.Linear(32, 2)
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        if self.way == "scaled queries":
+            return (q * 32**-0.5) @ k.t()
+        if self.way == "cosine":
+            return nn.functional.normalize(q, dim=-1) @ nn.functional.normalize(k, dim=-1).t()
+        if self.way == "summed":
+            return (q[:, None] * k[None]).sum(dim=-1)
+        return q @ k.t() / (32**0.5 if self.way == "divided" else 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.encoder(x)
+        if self.way == "nn":
+            return self.decoder(self.mha(x, x, x, need_weights=True)[0])
+        weights = self.logits(self.query(x), self.key(x)).softmax(dim=-1)
+        return self.decoder(weights @ self.value(x))
+
+
+@pytest.mark.parametrize(
+    ("way", "warned"),
+    [("plain", True), ("summed", True), ("divided", False), ("scaled queries", False),
+     ("cosine", False), ("nn", False)],
+)  # fmt: skip
+def test_logits_that_nothing_divides_are_warned_of(way: str, warned: bool) -> None:
+    said = plan_transfer(Logits(way), (X,)).warnings
+    assert any("sums of 32 products" in line for line in said) == warned, said

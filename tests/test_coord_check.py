@@ -17,6 +17,7 @@ import torch_geometric.nn as pyg
 from models import GPS, GatedUpdate
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
+from torch_geometric.nn.aggr.utils import PoolingByMultiheadAttention, SetAttentionBlock
 
 from gnn_mup import TransferError, apply_transfer
 from gnn_mup.cli import main
@@ -35,6 +36,7 @@ from gnn_mup.diagnostics.slopes import (
     PASS,
     UNSURE,
     Slope,
+    beyond_chance,
     expectation,
     fit,
     judged,
@@ -206,6 +208,48 @@ def test_gamma_left_out() -> None:
     assert "gamma is missing" in str(report.verdict)
     assert report.ratios["convs.*"] > 4
     assert check(sums, widths=[16, 32], seeds=1).ratios["convs.*"] < 1.5
+
+
+class Jumping(Net):
+    """Jumping knowledge: all states are added up behind the layers, each divided by L."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        states = [self.enc(x)]
+        for conv in self.convs:
+            states.append(states[-1] + torch.relu(conv(states[-1], edge_index)))
+        out = 0
+        for state in states:
+            out += state
+        return self.dec(out)
+
+
+class WithEdges(Net):
+    """Messages ``relu(x_j + e)`` with edge features that are larger than x, averaged."""
+
+    def __init__(self, width: int, depth: int = 4):
+        super().__init__(width, depth, lambda a, b: pyg.GENConv(a, b, aggr="softmax"))
+        self.edge = nn.Embedding(2, width)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        edges = 3 * self.edge(edge_index[0] % 2)
+        for conv in self.convs:
+            x = x + conv(x, edge_index, edges)
+        return self.dec(x)
+
+
+def test_states_that_are_added_up_are_no_branch_of_the_last_layer() -> None:
+    report = check(Jumping, widths=[16], depths=[4, 8, 16], seeds=1)
+    slopes = report.slopes
+    branches = slopes[slopes["kind"] == "branch"]
+    assert {"branch of convs.*.lin (last)"} <= set(branches["layer"])
+    assert branches["slope"].between(-1.3, -0.7).all()
+
+
+def test_large_edge_features_are_no_missing_gamma() -> None:
+    """Rows are compared with the messages where those are more than the features gathered."""
+    report = check(WithEdges, widths=[16, 32], depths=[4], seeds=1)
+    assert max(report.ratios.values()) < 1.5
 
 
 def test_decoder_sigma_one_under_adam() -> None:
@@ -522,6 +566,22 @@ def test_status_of_a_slope(value: float, spread: float, status: str) -> None:
     assert judged(_slope(value, spread=spread), 0.25).status == status
 
 
+@pytest.mark.parametrize(("power", "slope"), [(0.0, 0.0), (-0.5, -0.5)])
+def test_what_falls_by_chance_is_taken_away_and_a_wrong_exponent_stays(
+    power: float, slope: float
+) -> None:
+    """Unrelated numbers add up to 1/sqrt(D), five times what is learned at width 32."""
+    learned = {w: 0.06 * (w / 32) ** power for w in (32, 128, 512)}
+    chance = {w: 0.3 * (32 / w) ** 0.5 for w in learned}
+    points = [(w, None, 0, math.log2(math.hypot(learned[w], chance[w]))) for w in learned]
+    left = beyond_chance(points, [(w, None, 0, math.log2(c)) for w, c in chance.items()])
+    if power == 0.0:
+        assert fit([(s, 0.0, math.log2(w), y) for w, _, s, y in points]).slope < -0.4
+    found = fit([(s, 0.0, math.log2(w), y) for w, _, s, y in left]).slope
+    assert found == pytest.approx(slope, abs=1e-6)
+    assert beyond_chance(points, [])[0] == points[0]
+
+
 def test_what_is_expected() -> None:
     def expect(name: str, role: str, kind: str, axis: str, steps: int = 3, **what: bool):
         return expectation(Layer(name, role, **what), kind, axis, steps, False)
@@ -552,6 +612,32 @@ def test_every_sum_of_a_block_has_a_stream_of_its_own() -> None:
     groups = coord_check(GPS, batch, widths=[8], depths=[3], seeds=1).to_frame()
     counts = groups[groups["kind"] == "features"].query("step == 0 and role == 'stream'")
     assert dict(counts["group"].value_counts()) == {"stream": 3, "stream 2": 3, "stream 3": 3}
+
+
+class Pooled(nn.Module):
+    """The same line of PyG adds a branch to the stream in `body`, to learned queries in `pool`."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.enc = nn.Linear(8, width)
+        self.body = nn.ModuleList(SetAttentionBlock(width, heads=2) for _ in range(depth))
+        self.pool = PoolingByMultiheadAttention(width, 1, heads=2)
+        self.dec = nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for block in self.body:
+            x = block(x)
+        return self.dec(self.pool(x).squeeze(1))
+
+
+@pytest.mark.parametrize("transfer", [True, False])
+def test_what_is_added_to_learned_queries_is_no_branch(transfer: bool) -> None:
+    batch = (torch.randn(6, 7, 8, generator=torch.Generator().manual_seed(1)), torch.randn(6, 5))
+    report = coord_check(Pooled, batch, widths=[8], depths=[3], seeds=1, transfer=transfer)
+    found = {layer for layer in report.to_frame()["group"] if layer.startswith("branch of")}
+    assert found == {"branch of body.*.mab.attn.out_proj", "branch of body.*.mab.lin",
+                     "branch of pool.mab.lin"}  # fmt: skip
 
 
 def test_names_and_fractions() -> None:

@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from models import MODELS, Toy
+from models import MODELS, ByHand, Toy
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, GINConv, GraphConv, TransformerConv
 
@@ -92,6 +92,38 @@ def test_what_cannot_be_baked_in_stays_and_is_named(conv: str, ends_in: str, wor
     assert words in str(report)
     torch.testing.assert_close(model(X, EDGES), before, rtol=1e-5, atol=1e-6)
     remove_transfer(model)  # what is left can still be undone
+
+
+class StatesAdded(Net):
+    """Plain layers whose states are added up: each goes into the sum and into the next layer."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x, out = self.encoder(x), 0
+        for conv in self.convs:
+            x = F.relu(conv(x, edge_index))
+            out = out + x
+        return self.decoder(out)
+
+
+@pytest.mark.parametrize("residual", ["scale", "insert"])
+def test_a_state_that_the_next_layer_reads_is_not_scaled(residual: str) -> None:
+    torch.manual_seed(1)
+    model = StatesAdded()
+    apply_transfer(model, (X, EDGES), residual=residual, init="keep")
+    before = model(X, EDGES)
+    fold_transfer(model)
+    torch.testing.assert_close(model(X, EDGES), before, rtol=1e-5, atol=1e-5)
+
+
+def test_sums_outside_layers_fold_too() -> None:
+    """Messages that a forward sums by itself: gamma goes into the layer that made them."""
+    torch.manual_seed(1)
+    model = ByHand()
+    plan = apply_transfer(model, ByHand.example(), init="keep").plan
+    assert plan.gamma > 1.5
+    before = model(*ByHand.example())
+    assert fold_transfer(model).complete
+    torch.testing.assert_close(model(*ByHand.example()), before, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("cls", MODELS, ids=lambda cls: cls.__name__)

@@ -21,7 +21,9 @@ from gnn_mup import (
     apply_transfer,
     clip_grad_norm_,
     fold_transfer,
+    load,
     remove_transfer,
+    save,
     transfer_groups,
 )
 
@@ -223,3 +225,68 @@ def test_a_layer_is_saved_without_the_model_around_it() -> None:
     model = pair(width=64)[0]
     assert len(pickle.dumps(model.encoder)) < len(pickle.dumps(model)) / 10
     loss_of(model).backward()
+
+
+# ---- saved and loaded ----------------------------------------------------------------------------
+
+
+class ByHand(nn.Module):
+    """Messages summed in forward itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(6, 16)
+        self.mixers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.decoder = nn.Linear(16, 3)
+
+    def forward(self, x: Any, edge_index: Any, batch: Any) -> Any:
+        x = self.encoder(x)
+        for mixer in self.mixers:
+            x = x + torch.zeros_like(x).index_add_(0, edge_index[1], mixer(x)[edge_index[0]]).relu()
+        return self.decoder(x)
+
+
+def built(build: type[nn.Module], seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    model = build()
+    apply_transfer(model, CALL)
+    return model
+
+
+def by_torch(model: nn.Module, other: nn.Module, path: Any) -> None:
+    torch.save(model.state_dict(), path)
+    other.load_state_dict(torch.load(path, weights_only=True))
+
+
+def by_us(model: nn.Module, other: nn.Module, path: Any) -> None:
+    save(model, path)
+    load(other, path)
+
+
+@pytest.mark.parametrize("way", [by_torch, by_us])
+@pytest.mark.parametrize("build", [Net, ByHand])
+def test_gamma_comes_along_with_the_weights(
+    build: type[nn.Module], way: Any, tmp_path: Any
+) -> None:
+    """Each model measures its own; what a checkpoint was trained with goes before it."""
+    model, other = built(build, 0), built(build, 1)
+    here, there = transfer_groups(model).plan, transfer_groups(other).plan
+    assert abs(here.gamma / there.gamma - 1) > 0.01
+    keys = list(other.state_dict())
+    way(model, other, tmp_path / "weights.pt")
+    assert list(other.state_dict()) == keys
+    assert transfer_groups(other).plan.gamma == here.gamma
+    assert transfer_groups(copy.deepcopy(other)).plan.gamma == here.gamma
+    assert torch.equal(other(*CALL), model(*CALL))
+    fold_transfer(other)
+    torch.testing.assert_close(other(*CALL), model(*CALL))
+
+
+def test_an_untouched_model_takes_the_weights_alone() -> None:
+    model, plain = built(Net, 0), Net()
+    plain.load_state_dict(model.state_dict())
+    assert not [k for m in plain.modules() for k in vars(m) if k.startswith("_gnn_mup")]
+    again = built(Net, 1)
+    gamma = transfer_groups(again).plan.gamma
+    again.load_state_dict(plain.state_dict())
+    assert transfer_groups(again).plan.gamma == gamma

@@ -888,6 +888,49 @@ def test_what_cannot_be_edited_is_refused(make: Callable[[], nn.Module], message
     assert plan.params
 
 
+class SageBesideLinear(PreNorm):
+    """tunedGNN's ``res``: a layer that is a sum itself, beside a learned skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs, self.lins = layers(lambda: SAGEConv(D, D)), layers(lambda: nn.Linear(D, D))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv, lin, norm in zip(self.convs, self.lins, self.norms, strict=True):
+            x = self.act(norm(conv(x, edge_index) + lin(x)))
+        return self.dec(x)
+
+
+def test_no_connection_is_put_beside_a_learned_skip() -> None:
+    plan = plan_transfer(build(SageBesideLinear), PreNorm.example())
+    assert not plan.inserted
+    assert {b.what for b in plan.branches} == {"learned skip"}
+    assert "its skips go through weights of their own" in plan.notes[0]
+
+
+class RowNorms(PreNorm):
+    """GraphGym's l2norm behind the layers; with a factor of sqrt(D) nothing is wrong with it."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor, self.head = factor, nn.Linear(D, D)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = x + self.act(conv(norm(x), edge_index))
+        x = F.normalize(self.act(self.head(x)), p=2, dim=-1)
+        return self.dec(x if self.factor == 1.0 else x * self.factor)
+
+
+def test_features_of_length_one_are_warned_of() -> None:
+    warned = plan_transfer(build(RowNorms), PreNorm.example()).warnings
+    assert len(warned) == 1
+    assert re.match(r"F.normalize.*l2norm.*1/sqrt\(D\)", warned[0])
+    assert not plan_transfer(build(RowNorms, D**0.5), PreNorm.example()).warnings
+
+
 def test_compiled_wrapped_and_empty_models_are_refused() -> None:
     example = PreNorm.example()
     compiled = build(PreNorm)

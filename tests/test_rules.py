@@ -54,8 +54,8 @@ ABSOLUTE = {
     "decoder": (spot(Kind.WIDTH_OUT, Role.DECODER, 256), 1 / 256, 1 / 256, 1 / 256),
     "decoder of 4D": (spot(Kind.WIDTH_OUT, Role.DECODER, 1024), 1 / 512, 1 / 1024, 1 / 512),
     "decoder of all layers": (
-        spot(Kind.WIDTH_OUT, Role.DECODER, 4096, width=4096),
-        1 / 4096,
+        spot(Kind.WIDTH_OUT, Role.DECODER, 4096, joined=16),
+        1 / 1024,
         1 / 4096,
         1 / 4096,
     ),
@@ -68,6 +68,8 @@ ABSOLUTE = {
     "decoder's bias": (spot(Kind.NO_WIDTH, Role.DECODER), None, 1 / 64, 1 / 64),
     # head dimension 64 that grows; head dimension 16 that does not
     "attention vector": (spot(Kind.WIDTH_OUT, Role.RESIDUAL, 64), 1 / 128, 1 / 4, 1 / 128),
+    # divided by its own norm, which is 1 so
+    "score of top-k pooling": (spot(Kind.DIRECTION, Role.RESIDUAL, 256), 1 / 16, 1 / 16, 1 / 256),
     "attention, heads grow": (spot(Kind.DATA_IN, Role.RESIDUAL, 16), 1 / 4, 256, 1 / 4),
     # a layer's output used as a D x D matrix: std 1/sqrt(m D), eta0 L/m, eta0/(D sqrt(m)), ...
     "generated from 4 data features": (
@@ -170,6 +172,7 @@ RELATIVE = {
     Kind.MIXED: (1 / 2, 4, 1 / 4),
     Kind.DATA_IN: (1, 16, 1),
     Kind.WIDTH_OUT: (1 / 4, 1 / 4, 1 / 4),
+    Kind.DIRECTION: (1 / 2, 1 / 4, 1 / 4),
     Kind.VECTOR: (1, 16, 1),
     Kind.NO_WIDTH: (1, 1, 1),
     # A generator's fan-out is D * D: 16 means a width 4 times the base's.
@@ -189,7 +192,7 @@ PLACES = {  # (SGD, Adam)
 @pytest.mark.parametrize("kind", Kind, ids=str)
 def test_relative_numbers(kind: Kind, role: Role) -> None:
     fan_in = 1 if kind in (Kind.DATA_IN, Kind.VECTOR, Kind.NO_WIDTH) else 4
-    fan_out = 1 if kind in (Kind.WIDTH_OUT, Kind.NO_WIDTH) else 16
+    fan_out = 1 if kind in rules.FINITE_OUT else 16
     if kind is Kind.GENERATED_FROM_DATA:
         fan_in = 1
     where = Ratio(kind, role, fan_in, fan_out, depth=8)
@@ -197,6 +200,18 @@ def test_relative_numbers(kind: Kind, role: Role) -> None:
     assert rules.init_rms(where) == pytest.approx(init)
     assert rules.lr_factor(where, Family.SGD) == pytest.approx(sgd * PLACES[role][0])
     assert rules.lr_factor(where, Family.ADAM) == pytest.approx(adam * PLACES[role][1])
+
+
+def test_relative_decoder_of_all_layers() -> None:
+    """Width 4 times, layers 9 times the base's: the ratio of the absolute rule at both sizes."""
+    small = Spot(Kind.WIDTH_OUT, Role.DECODER, 32 * 2, 32, joined=2)
+    large = Spot(Kind.WIDTH_OUT, Role.DECODER, 128 * 18, 128, joined=18)
+    ratio = Ratio(Kind.WIDTH_OUT, Role.DECODER, 36, 1, joined=9)
+    assert rules.init_rms(ratio) == pytest.approx(1 / 12)
+    assert rules.init_rms(ratio) == pytest.approx(rules.init_rms(large) / rules.init_rms(small))
+    for family in Family:
+        expected = rules.lr_factor(large, family) / rules.lr_factor(small, family)
+        assert rules.lr_factor(ratio, family) == pytest.approx(expected) == pytest.approx(1 / 36)
 
 
 def test_relative_branches_and_correction() -> None:
@@ -256,7 +271,7 @@ def test_relative_rules_are_ratios_of_the_absolute_ones(kind: Kind, role: Role) 
         Kind.NO_WIDTH,
         Kind.GENERATED_FROM_DATA,
     )
-    grows_out = kind not in (Kind.WIDTH_OUT, Kind.NO_WIDTH)
+    grows_out = kind not in rules.FINITE_OUT
     power = 2 if kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH) else 1
     small = Spot(kind, role, fan_in=32, width=32, depth=4, branches=2)
     large = Spot(kind, role, 32 * (5 if grows_in else 1), 32 * 5, depth=12, branches=6)

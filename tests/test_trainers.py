@@ -114,7 +114,7 @@ def test_lightning(clip: float | None, tmp_path: Path) -> None:
     assert module.losses == pytest.approx(by_hand(transferred(), loss_of, 2, clip=clip), rel=1e-5)
     assert keeps_ratios(module.optimizers())
     module.trainer.save_checkpoint(tmp_path / "module.ckpt")
-    torch.manual_seed(0)  # gamma is measured on what was drawn: other weights, another gamma
+    torch.manual_seed(1)  # other weights, another gamma; the checkpoint brings its own
     again = lightning.Module(lightning.GNN(), next(iter(module.trainer.train_dataloader)))
     saved = torch.load(tmp_path / "module.ckpt", weights_only=False)
     again.load_state_dict(saved["state_dict"])

@@ -9,27 +9,24 @@ from typing import Any
 import pytest
 import torch
 from models import L, differences
-from zoo import UNSETTLED, ZOO, Entry, as_args, check, loss_of
+from zoo import FULL, ZOO, Entry, as_args, check, loss_of
 
 from gnn_mup import TransferGroups, TransferWarning, apply_transfer, transfer_groups
-from gnn_mup.diagnostics.runs import make_optimizer
+from gnn_mup.diagnostics import CoordReport
+from gnn_mup.diagnostics.inputs import make_optimizer
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
 
-def cases(entries: tuple[Entry, ...] = ZOO) -> Any:
-    """One case a model; what the library cannot do yet is expected to fail, and says why."""
-    return pytest.mark.parametrize(
-        "entry",
-        [
-            pytest.param(
-                entry,
-                id=entry.name,
-                marks=[pytest.mark.xfail(reason=entry.missing)] if entry.missing else [],
-            )
-            for entry in entries
-        ],
-    )
+def cases(entries: tuple[Entry, ...] = ZOO, reason: str = "") -> Any:
+    """One case a model; where the field of that name has a reason it must fail."""
+
+    def marks(entry: Entry) -> list[Any]:
+        why = getattr(entry, reason) if reason else ""
+        return [pytest.mark.xfail(reason=why, strict=True)] if why else []
+
+    found = [pytest.param(e, id=e.name, marks=marks(e)) for e in entries]
+    return pytest.mark.parametrize("entry", found)
 
 
 def transferred(entry: Entry) -> tuple[torch.nn.Module, TransferGroups]:
@@ -74,19 +71,54 @@ def train(model: torch.nn.Module, entry: Entry, name: str, target: torch.Tensor)
             assert not torch.equal(value, before[parameter]), (name, parameter)
 
 
-@cases(tuple(entry for entry in ZOO if not entry.missing))
+@cases()
 def test_it_transfers(entry: Entry) -> None:
-    report = check(entry, widths=(32, 128), depths=(4, 16))
-    if entry.name in UNSETTLED and not report.verdict:
-        pytest.xfail(UNSETTLED[entry.name])
-    assert (report.over("width") == "fail") == bool(entry.warned), str(report.over("width"))
-    if entry.depth_is_size:
-        assert report.over("depth") != "fail", str(report.over("depth"))
+    transfers(entry, check(entry))
+
+
+NOT_OBVIOUS = {
+    "PNA": "towers, and as many inputs as aggregators times scalers",
+    "NNConv": "a layer with D * D outputs",
+    "GATv2": "attention vectors: heads, or what they have inside",
+    "RGCN (bases, residual)": "a stack of matrices beside coefficients of relations and bases",
+    "JKNet (cat)": "a decoder whose inputs grow with the depth too",
+    "RevGNN": "half the width in each group",
+}
+
+
+@cases(tuple(entry for entry in ZOO if entry.name in NOT_OBVIOUS))
+def test_it_transfers_from_a_base_and_a_delta(entry: Entry) -> None:
+    """Where shapes alone do not tell which dimensions are widths, two models do."""
+    verdict = check(entry, base=True).verdict
+    assert verdict == "pass", str(verdict)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@cases(tuple(entry for entry in ZOO if not entry.missing and not entry.warned))
-def test_it_transfers_to_larger_sizes(entry: Entry, optimizer: str) -> None:
-    report = check(entry, (32, 64, 128, 256), (4, 8, 16), optimizer=optimizer, seeds=3)
-    assert report.verdict == "pass", str(report.verdict)
+@cases()
+def test_it_transfers_to_larger_sizes(entry: Entry) -> None:
+    transfers(entry, check(entry, FULL, (4, 8, 16), seeds=3))
+
+
+@pytest.mark.slow
+@cases(reason="sgd")
+def test_it_transfers_to_larger_widths_under_sgd(entry: Entry) -> None:
+    """Depth is left out: what feeds all layers (a stream of edges) counts on gradients that agree
+    over the layers, and in three steps of SGD they do not: its change falls like 1/sqrt(L)."""
+    verdict = check(entry, FULL, (4,), optimizer="sgd", seeds=3).over("width")
+    assert verdict == ("fail" if entry.warned else "pass"), str(verdict)
+
+
+def transfers(entry: Entry, report: CoordReport) -> None:
+    """A verdict over both sizes: undecided is none. What the plan warns of fails over width."""
+    verdict = report.over("width")
+    assert verdict == ("fail" if entry.warned else "pass"), str(verdict)
+    if entry.depth_is_size:
+        verdict = report.over("depth")
+        assert verdict == "pass", str(verdict)
+
+
+@cases(tuple(entry for entry in ZOO if not entry.depth_is_size))
+def test_why_depth_does_not_transfer_is_said_in_words(entry: Entry) -> None:
+    _, groups = transferred(entry)
+    said = [*groups.plan.notes, *groups.plan.warnings]
+    assert any("in width only" in line or "on the residual stream" in line for line in said)

@@ -12,8 +12,9 @@ from torch import nn
 from gnn_mup import plan_transfer
 
 from .coord_check import coord_check
+from .inputs import gather, inputs_of
 from .report import CoordReport
-from .runs import Transfer, gather, inputs_of
+from .runs import Transfer
 
 NAMES: dict[str, Transfer] = {"standard": False, "mup": "mup", "transfer": True}
 

@@ -13,8 +13,9 @@ from gnn_mup import TransferError
 from gnn_mup.arguments import check_module, check_number
 from gnn_mup.example import as_call
 
+from .inputs import gather
 from .report import CoordReport, Record
-from .runs import Loss, Step, Task, Transfer, gather, named, prepared
+from .runs import Loss, Step, Task, Transfer, named, prepared
 from .tensors import first_tensor
 
 

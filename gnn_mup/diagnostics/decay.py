@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from gnn_mup import Plan, TransferError
 
+from .inputs import gather, make_optimizer
 from .layers import layers_of
 from .report import CoordReport, Record
-from .runs import Loss, Step, Task, Transfer, gather, make_optimizer, named, prepared, reseed
+from .runs import Loss, Step, Task, Transfer, named, prepared, reseed
 
 
 def decay_check(

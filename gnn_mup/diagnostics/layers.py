@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gnn_mup import Plan
+from gnn_mup.rules import FINITE_OUT, Kind
 
 STREAM, OUTPUT = "stream", "output"
 
@@ -65,9 +66,10 @@ def _layer(name: str, plan: Plan | None) -> Layer:
     role, late, generates = "layer", bool(_LATE.search(short(bare))), False
     if plan is not None and record is not None:
         role = record.role.value
-        score = role in ("residual", "hidden") and record.kind.value == "width-out"
-        behind = role == "decoder" and record.kind.value == "no-width"
-        weighs = bare in plan.scores or behind or _PACKED.search(bare) is not None
+        score = role in ("residual", "hidden") and record.kind in FINITE_OUT - {Kind.NO_WIDTH}
+        # Behind the width, or before it: its gradient, too, is a sum over features at first random.
+        finite = role in ("encoder", "decoder") and record.kind is Kind.NO_WIDTH
+        weighs = bare in plan.scores or finite or _PACKED.search(bare) is not None
         late = score or (weighs and not prefix)
         late |= bool(prefix) and role == "decoder"  # readouts that are added up fall with the width
         generates = record.kind.value.startswith("generated")

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -23,8 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch_geometric.nn import MessagePassing
 
-import gnn_mup
-
+from .. import rewrite
 from .tensors import (
     Edges,
     active,
@@ -38,8 +36,12 @@ from .tensors import (
     transparent,
 )
 
-EDITED = str(Path(gnn_mup.__file__).with_name("source.py"))
+EDITED = rewrite.__file__
 """Residual sums of a transferred model run through the helpers of this file."""
+
+CHANCE, ALIGNED = " by chance", " if aligned"
+"""End the kinds that say how large another one would be among unrelated numbers, or where all
+terms of its sum have one sign."""
 
 Place = tuple[str, int]
 """File and line of a sum in somebody's forward."""
@@ -67,7 +69,8 @@ class Recorder(TorchFunctionMode):
 
     Args:
         model: the model; its parameters as they are now count as the initial ones.
-        sums: where residual sums stand in the source (a plan's branches).
+        sums: where residual sums stand in the source (a plan's branches), and in which modules:
+            the same line may add something else in another object of the class.
         decoders: their parameters; a sum behind one is a sum of readouts, not the stream.
         edges: the graph's edges, for smoothness along them, or None.
         rows: how many rows of features are kept from the initial state.
@@ -77,7 +80,7 @@ class Recorder(TorchFunctionMode):
     def __init__(
         self,
         model: nn.Module,
-        sums: Collection[Place] = (),
+        sums: Mapping[Place, Collection[str]] | None = None,
         decoders: Collection[str] = (),
         edges: Edges | None = None,
         rows: int = 128,
@@ -85,7 +88,8 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.model, self.edges = model, edges
-        self.sums, self.decoders = frozenset(sums), frozenset(decoders)
+        self.sums, self.decoders = dict(sums or {}), frozenset(decoders)
+        self.modules = {id(m): name for name, m in model.named_modules()}
         self.rows, self.own_rows = rows, own_rows
         matrices = {n: p for n, p in model.named_parameters() if p.dim() >= 2 and p.requires_grad}
         self.names = {id(p): name for name, p in matrices.items()}
@@ -118,6 +122,7 @@ class Recorder(TorchFunctionMode):
         """The next forward call belongs to this step."""
         self._step, self._order, self._sums, self._last = step, 0, 0, ""
         self._calls, self._open, self._literal = {}, True, (None, 0)
+        self._chance: tuple[Tensor, float] | None = None
 
     @property
     def met(self) -> bool:
@@ -137,6 +142,10 @@ class Recorder(TorchFunctionMode):
         if found is not None:
             with torch.no_grad():
                 self._features("output", found.detach())
+                if self._chance is not None and self.values[-1].kind == "change":
+                    size = self.values[-1].value * self._chance[0]
+                    self._note("output", f"change{CHANCE}", size)
+                    self._note("output", f"change{ALIGNED}", size * self._chance[1])
 
     def gradients(self) -> None:
         """RMS of the gradients, behind a backward pass."""
@@ -184,11 +193,36 @@ class Recorder(TorchFunctionMode):
                 self._note(parameter, "active", active(some, size))
             result = out.detach().sum(-1, keepdim=True) if name in _TIMES else out.detach()
             own = self._own(name, func, args, kwargs, index) if self._step else None
+            if other is not None and name == "linear":
+                self._by_chance(parameter, weight, other, result)
             rows = self.start[parameter].shape[0]
             for part, suffix in parts_of(parameter, weight, rows):
                 self._features(parameter + suffix, result[..., part])
                 if own is not None:
                     self._note(parameter + suffix, "own", rms(own[..., part]))
+
+    def _by_chance(self, parameter: str, weight: Tensor, x: Tensor, result: Tensor) -> None:
+        """How large ``x . dW`` would be if dW knew nothing of x, and ``dx . W0``, of a decoder, if
+        dx knew nothing of W0: both fall like 1/sqrt(D), however well the rest transfers. And how
+        large if they knew all: that must stay, or an exponent is wrong."""
+        some, key = thinned(x, self.own_rows), (f"input of {parameter}", 0)
+        if not self._step:
+            if parameter in self.decoders:
+                self._initial.setdefault(key, some.clone())
+            return
+        terms = some.shape[-1] ** 0.5
+        moved = self._moved(weight)
+        self._note(parameter, f"own{CHANCE}", size := terms * rms(moved) * rms(some))
+        self._note(parameter, f"own{ALIGNED}", terms * size)
+        before = self._initial.get(key)
+        if before is not None and before.shape == some.shape:
+            size = terms * rms(self.start[parameter]) * rms(some - before)
+            self._note(parameter, f"change{CHANCE}", size)
+            self._note(parameter, f"change{ALIGNED}", terms * size)
+            first = self._initial.get((parameter, self._calls.get(parameter, -1) + 1))
+            now = thinned(result, self.rows)
+            if first is not None and first.shape == now.shape:
+                self._chance = size / (rms(now - first) + 1e-30), terms
 
     def _scale(self, name: str, factor: Any) -> None:
         """``x @ W / sqrt(D)``, as papers write it: the number belongs to the layer."""
@@ -198,7 +232,7 @@ class Recorder(TorchFunctionMode):
             return
         factor = 1.0 / factor if "div" in name else factor
         for i in range(first, len(self.values)):
-            if self.values[i].kind in ("features", "change", "own"):
+            if self.values[i].kind.split()[0] in ("features", "change", "own"):
                 self.values[i] = self.values[i]._replace(value=self.values[i].value * abs(factor))
 
     def _own(self, name: str, func: Any, args: Any, kwargs: Any, index: int) -> Tensor:
@@ -257,10 +291,21 @@ class Recorder(TorchFunctionMode):
             if frame is None:
                 return None
             code = frame.f_code
-            if edited or (code.co_filename, frame.f_lineno) in self.sums:
+            if edited and self.sums.get((code.co_filename, frame.f_lineno)) == set():
+                return None  # states that are added up: scaled too, but no branch
+            if edited or self._known(frame):
                 return code.co_filename, code.co_firstlineno, frame.f_lasti
             frame = frame.f_back
         return None
+
+    def _known(self, frame: FrameType) -> bool:
+        """Whether a residual sum stands at a frame's line, in the object whose method it runs."""
+        owners = self.sums.get((frame.f_code.co_filename, frame.f_lineno))
+        if owners is None:
+            return False
+        first = frame.f_code.co_varnames[:1]
+        running = self.modules.get(id(frame.f_locals.get(*first))) if first else None
+        return running is None or running in owners
 
     def _sum(self, func: Any, args: Any, kwargs: Any, place: tuple[str, int, int]) -> Any:
         left, right = args[0], args[1]
@@ -302,8 +347,8 @@ class Recorder(TorchFunctionMode):
         def message(name: str) -> Callable[..., None]:
             def hook(module: Any, inputs: Any, out: Tensor) -> None:
                 if self._step == 0 and self._open:
-                    with torch.no_grad():
-                        sent[name] = rms(gathered(inputs[0], out))
+                    with torch.no_grad():  # a message may be more than x_j: x_j + edge features
+                        sent[name] = torch.maximum(rms(gathered(inputs[0], out)), rms(out))
 
             return hook
 

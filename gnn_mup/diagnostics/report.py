@@ -5,14 +5,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gnn_mup import Plan
 
 from .layers import Layer, at, fractions, layers_of, places
-from .record import Value
-from .slopes import FAMILIES, Slope, expectation, fit, judged, usual_variances
+from .record import ALIGNED, CHANCE, Value
+from .slopes import (
+    FAIL,
+    FAMILIES,
+    PASS,
+    UNSURE,
+    Point,
+    Slope,
+    beyond_chance,
+    expectation,
+    fit,
+    judged,
+    usual_variances,
+)
 from .verdict import Verdict, conclude
 from .words import WIDTH_ONLY
 
@@ -35,17 +48,15 @@ class Record(NamedTuple):
     value: float
 
 
-LAST = ("change", "own", "forgotten", "norm")
+BESIDE = {kind + how for kind in ("change", "own") for how in (CHANCE, ALIGNED)}
+LAST = {"change", "own", "forgotten", "norm", *BESIDE}
 """Kinds that are read behind the last step; all others at initialisation."""
 
 SLOPED = {"features", "change", "own", "branch", "gradient", "input", "decay", "forgotten", "norm",
-          "energy", "distance"}  # fmt: skip
+          "energy", "distance", *BESIDE}  # fmt: skip
 
 Key = tuple[str, str, str]
 """Layer (folded), place, kind."""
-
-Point = tuple[int, int | None, int, float]
-"""Width, depth, seed, log2 of the value."""
 
 
 class CoordReport:
@@ -96,7 +107,7 @@ class CoordReport:
         coupled = bool(self.settings.get("coupled"))
         fits = {}
         for key, points in self.points.items():
-            for axis in ("width", "depth"):
+            for axis in () if key[2] in BESIDE else ("width", "depth"):
                 lines = _lines(points, axis)
                 if len({x for _, _, x, _ in lines}) > 1:
                     fits[key, axis] = fit(lines)
@@ -111,8 +122,30 @@ class CoordReport:
             found = Slope(
                 group, place, kind, axis, line.slope, low, high, expected, side, layer.role
             )
-            out.append(judged(found, self.tolerance))
+            found = judged(found, self.tolerance)
+            falls = axis == "width" and side == "both" and found.slope < expected
+            if falls and found.status in (FAIL, UNSURE):
+                found = self._without_chance(found, usual.get(FAMILIES.get(kind, kind), 0.0))
+            out.append(found)
         return out
+
+    def _without_chance(self, slope: Slope, usual: float) -> Slope:
+        """A quantity that falls with the width, once more without the part that falls in every
+        model: what unrelated numbers add up to. Not where its terms shrink themselves: that is
+        an exponent."""
+        beside = [(slope.layer, slope.place, slope.kind + how) for how in (CHANCE, ALIGNED)]
+        chance, aligned = (self.points.get(key) for key in beside)
+        if chance is None or aligned is None:
+            return slope
+        if not abs(fit(_lines(aligned, slope.axis)).slope) <= self.tolerance:
+            return slope
+        points = beyond_chance(self.points[slope.layer, slope.place, slope.kind], chance)
+        line = fit(_lines(points, slope.axis))
+        low, high = line.interval(usual)
+        again = judged(replace(slope, slope=line.slope, low=low, high=high), self.tolerance)
+        if again.status == PASS and abs(again.excess) > self.tolerance:
+            again = replace(again, status=UNSURE)
+        return again
 
     @functools.cached_property
     def ratios(self) -> dict[str, float]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,25 +23,31 @@ from gnn_mup import (
     plan_transfer,
     transfer_groups,
 )
-from gnn_mup.arguments import as_list, check_function, check_size, check_takes
+from gnn_mup.arguments import check_function
 from gnn_mup.example import as_call
-from gnn_mup.groups import PLAN_ATTRIBUTE
 from gnn_mup.plan import Settings
 from gnn_mup.rules import Role
 
-from .losses import check_batch, check_loss, data_loss, default_loss
+from .inputs import (
+    Size,
+    check_arguments,
+    check_build,
+    chosen_seeds,
+    fresh_model,
+    inputs_of,
+    make_optimizer,
+    parameter_groups,
+    sizes_of,
+)
+from .losses import check_loss, data_loss, default_loss
 from .record import Place, Recorder
 from .report import Record, collected
 from .tensors import edges_of
 from .words import WIDTH_ONLY
 
-Size = tuple[int, int | None]
 Loss = Callable[[Any, Any], Tensor]
 Step = Callable[[nn.Module, torch.optim.Optimizer, Any], object]
 Transfer = bool | str | Callable[[nn.Module, Any], Iterable[dict[str, Any]]]
-
-EPS = 1e-14
-"""Adam's epsilon, as in the paper: gradients shrink with width and depth, 1e-8 would show."""
 
 
 @dataclass
@@ -217,65 +221,6 @@ class Task:
             model(*args, **kwargs)
 
 
-def make_optimizer(optimizer: Any, groups: Any) -> torch.optim.Optimizer:
-    """The optimizer that a name, a class or a partial stands for."""
-    named: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "sgd": torch.optim.SGD,
-        "adam": functools.partial(torch.optim.Adam, eps=EPS),
-        "adamw": functools.partial(torch.optim.AdamW, eps=EPS),
-    }
-    make = named.get(optimizer.lower()) if isinstance(optimizer, str) else optimizer
-    if make is None or not callable(make):
-        raise TransferError(f"optimizer must be {', '.join(named)} or a class, not {optimizer!r}")
-    made: torch.optim.Optimizer = make(groups)
-    return made
-
-
-def fresh_model(build: Callable[..., nn.Module], *size: int) -> nn.Module:
-    """``build(*size)``, which must be a model, and not one that was trained already."""
-    model = build(*size)
-    called = f"build({', '.join(map(str, size))})"
-    if not isinstance(model, nn.Module):
-        raise TransferError(
-            f"{called} returned {type(model).__name__}, not a torch.nn.Module: end it with "
-            "return model"
-        )
-    if any(PLAN_ATTRIBUTE in module.__dict__ for module in model.modules()):
-        raise TransferError(
-            f"{called} returned a model that is transferred already: make a fresh one in every "
-            "call, and leave apply_transfer to the check"
-        )
-    return model
-
-
-def check_build(build: Any, *size: int) -> None:
-    """Refuse what cannot be called with a size, or does not look at it."""
-    check_function("build", build, "build(width, depth) that returns a model")
-    check_takes(build, "build", *size)
-
-
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Refuse what `apply_transfer` does not take, before anything is trained."""
-    known = inspect.signature(apply_transfer).parameters
-    for name in arguments:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-            raise TransferError(
-                f"there is no argument {name!r}, here or in apply_transfer. Is {near[0]} meant?"
-            )
-
-
-def parameter_groups(groups: Any) -> list[dict[str, Any]]:
-    """What a parameterization of the user's own returned."""
-    found = groups if isinstance(groups, list) else as_list("transfer's result", groups, "[{...}]")
-    if not found:
-        raise TransferError("transfer returned no parameter groups: [{'params': [...], 'lr': ...}]")
-    return found
-
-
-# -- what comes in, what goes out -----------------------------------------------------------------
-
-
 def reseed(seed: int) -> None:
     """`torch.manual_seed` without its walk through every backend, which takes milliseconds."""
     torch.default_generator.manual_seed(seed)
@@ -283,54 +228,20 @@ def reseed(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
 
 
-def _known(plan: Plan | None) -> tuple[set[Place], set[str]]:
-    """Where the residual sums of a model stand in the source, and which parameters decode."""
+def _known(plan: Plan | None) -> tuple[dict[Place, set[str]], set[str]]:
+    """Where the residual sums of a model stand in the source and in which objects (in none: a sum
+    of another kind, as over layers), and which parameters decode."""
     if plan is None:
-        return set(), set()
-    sums = {(b.file, b.line) for b in plan.branches if _is_residual(b.what)}
+        return {}, set()
+    sums: dict[Place, set[str]] = {}
+    for branch in plan.branches:
+        found = sums.setdefault((branch.file, branch.line), set())
+        found |= set(branch.modules) if _is_residual(branch.what) else set()
     return sums, {n for n, r in plan.params.items() if r.role is Role.DECODER}
 
 
 def _is_residual(what: str) -> bool:
     return "residual" in what and "initial" not in what
-
-
-def gather(batches: Any, steps: int) -> list[Any]:
-    check_size("steps", steps, 0)
-    if isinstance(batches, BaseData) or (isinstance(batches, tuple) and len(batches) == 2):
-        return [batches]
-    if isinstance(batches, torch.utils.data.DataLoader):
-        with torch.random.fork_rng(devices=[]):
-            found = [b for b, _ in zip(batches, range(steps), strict=False)]
-    else:
-        found = list(batches) if isinstance(batches, list | tuple) else []
-    if not found:
-        raise TransferError(
-            f"batches: {type(batches).__name__} holds no batch. Pass (inputs, target), a PyG data "
-            "object, or a list or loader of those"
-        )
-    for batch in found:
-        check_batch(batch)
-    return found
-
-
-def inputs_of(batch: Any) -> Any:
-    return batch if isinstance(batch, BaseData) else batch[0]
-
-
-def _sizes(widths: Sequence[int], depths: Sequence[int] | None, grid: str) -> list[Size]:
-    given = {"widths": widths, **({} if depths is None else {"depths": depths})}
-    for name, sizes in given.items():
-        listed = as_list(name, sizes, "[32, 64, 128]")
-        if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in listed):
-            raise TransferError(f"{name} must be whole numbers from 1 on, not {listed}")
-    wide = sorted(set(widths))
-    deep: list[int | None] = [None] if depths is None else [*sorted(set(depths))]
-    if not wide or not deep or grid not in ("cross", "full"):
-        raise TransferError("widths and depths must not be empty; grid is 'cross' or 'full'")
-    if grid == "full":
-        return [(w, d) for w in wide for d in deep]
-    return [(w, deep[0]) for w in wide] + [(wide[0], d) for d in deep[1:]]
 
 
 def prepared(
@@ -341,7 +252,7 @@ def prepared(
     seeds: int | Sequence[int],
 ) -> tuple[list[tuple[int, Size]], dict[str, Any]]:
     """The runs of a check, in order, and its settings as the report keeps them."""
-    sizes = _sizes(widths, depths, grid)
+    sizes = sizes_of(widths, depths, grid)
     wide = sorted(set(widths))
     task.smallest = (wide[0], wide[1] if len(wide) > 1 else 0)
     chosen = chosen_seeds(seeds)
@@ -366,15 +277,6 @@ def prepared(
         "coupled": _name(task.optimizer).lower() == "adam",
     }
     return [(seed, size) for size in reversed(sizes) for seed in chosen], settings
-
-
-def chosen_seeds(seeds: Any) -> list[int]:
-    """So many from 0 on, or those in a list."""
-    whole = isinstance(seeds, int) and not isinstance(seeds, bool)
-    found = list(range(seeds)) if whole else as_list("seeds", seeds, "[0, 1, 2]")
-    for seed in found:
-        check_size("a seed", seed, 0)
-    return found
 
 
 def named(

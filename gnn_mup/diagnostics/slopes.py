@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,6 +97,23 @@ def fit(points: Iterable[tuple[int, float, float, float]]) -> Fit:
     free = max(len(xs) - len(lines) - 1, 0)
     rest = ys - slope * xs
     return Fit(slope, spread, float(rest @ rest) / max(free, 1), free)
+
+
+Point = tuple[int, int | None, int, float]
+"""Width, depth, seed, log2 of the value."""
+
+LEAST = 0.1
+"""This part of a quantity is left where chance explains all of it."""
+
+
+def beyond_chance(points: Sequence[Point], chance: Sequence[Point]) -> list[Point]:
+    """The points without what chance contributes: squares of unrelated parts add up."""
+    known = {point[:3]: point[3] for point in chance}
+    out = []
+    for width, depth, seed, value in points:
+        share = 4.0 ** (known.get((width, depth, seed), -math.inf) - value)
+        out.append((width, depth, seed, value + 0.5 * math.log2(max(1.0 - share, LEAST**2))))
+    return out
 
 
 def usual_variances(fits: Iterable[tuple[str, str, Fit]]) -> dict[str, float]:

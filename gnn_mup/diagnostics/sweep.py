@@ -16,7 +16,7 @@ from gnn_mup.plan import Settings
 
 from .cells import Cell, Queue
 from .fit import Fit
-from .runs import check_arguments, check_build, chosen_seeds
+from .inputs import check_arguments, check_build, chosen_seeds
 from .store import Store, open_store, results
 from .sweep_numbers import volume
 from .sweep_report import SweepReport

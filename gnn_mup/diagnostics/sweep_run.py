@@ -18,7 +18,7 @@ from gnn_mup.arguments import check_function, check_takes, shown
 from gnn_mup.base_models import make_base_shapes
 
 from .cells import Cell
-from .runs import fresh_model, make_optimizer, parameter_groups
+from .inputs import fresh_model, make_optimizer, parameter_groups
 
 How = bool | str | Mapping[str, Any] | Callable[..., Iterable[dict[str, Any]]]
 

@@ -20,7 +20,7 @@ from gnn_mup.measure import weight_decay_from_tau
 from gnn_mup.plan import OPTIMIZERS, resolve_optimizer
 
 from .fit import Fit
-from .runs import check_arguments, check_build, make_optimizer
+from .inputs import check_arguments, check_build, make_optimizer
 from .store import open_store
 from .sweep_run import Runner, as_result
 

@@ -7,7 +7,7 @@ extension: radius graphs are passed in.
 from __future__ import annotations
 
 from . import attention, convolutional, geometric, heterogeneous, molecules, pooling, residual
-from .check import UNSETTLED, check, loss_of
+from .check import FULL, QUICK, check, loss_of
 from .entry import Entry, as_args, first
 
 FAMILIES = {
@@ -21,4 +21,14 @@ FAMILIES = {
 }
 ZOO: tuple[Entry, ...] = tuple(entry for family in FAMILIES.values() for entry in family)
 
-__all__ = ["FAMILIES", "UNSETTLED", "ZOO", "Entry", "as_args", "check", "first", "loss_of"]
+__all__ = [
+    "FAMILIES",
+    "FULL",
+    "QUICK",
+    "ZOO",
+    "Entry",
+    "as_args",
+    "check",
+    "first",
+    "loss_of",
+]

@@ -8,6 +8,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gnn_mup import make_base_shapes
 from gnn_mup.diagnostics import CoordReport, coord_check
 
 from .entry import Entry, first
@@ -15,16 +16,11 @@ from .entry import Entry, first
 LR = 0.02
 """Small enough that three steps stay where updates add up, on thirty nodes."""
 
-UNSETTLED = {
-    "D-MPNN": "two seeds lie too close together; passes at widths 32 to 256 with four",
-    "SAN": "probably its head, which ends in D / 4 units: 8 at the smallest width",
-    "Polynormer (local and global)": "the output's change falls like D^-0.45, not explained",
-    "Graph U-Net": "probably top-k pooling, which chooses other nodes at every width",
-    "GMT": "the check takes the sums of its learned queries, on the same line, for branches",
-    "SAGE link predictor": "the decoder's own part falls like D^-0.56 behind a product of features",
-    "MPNN (NNConv, GRU, Set2Set)": "the output's change falls like D^-0.35, not explained",
-}
-"""What the small check calls a failure, and why as far as it is known."""
+BASE_LR = 0.002
+"""Of a base of width 32: what people give to Adam."""
+
+QUICK, FULL = (1, 4), (1, 2, 4, 8)
+"""Widths, as multiples of the smallest."""
 
 DEPTH = 2
 """Of the models whose depth is no size: features fade where nothing carries them on."""
@@ -36,25 +32,33 @@ def loss_of(output: Any, target: Tensor) -> Tensor:
 
 def check(
     entry: Entry,
-    widths: Sequence[int],
-    depths: Sequence[int],
+    steps: Sequence[int] = QUICK,
+    depths: Sequence[int] = (4, 16),
     optimizer: str = "adam",
     seeds: int = 2,
     progress: bool | Callable[[int, int], object] = False,
+    base: bool = False,
 ) -> CoordReport:
-    """Over width, and over depth where that is a size of the model."""
+    """Over width, and over depth where that is a size of the model; beside a base and a delta, if
+    so, over width alone."""
 
     def of_width(width: int) -> nn.Module:
         return entry.build(width, DEPTH)
 
+    more: dict[str, Any] = {}
+    if base:
+        small, larger = (of_width(k * entry.narrowest) for k in (1, 2))
+        more["base"] = make_base_shapes(small, larger, example=entry.example())
+    deep = entry.depth_is_size and not base
     return coord_check(
-        entry.build if entry.depth_is_size else of_width,
+        entry.build if deep else of_width,
         (entry.example(), entry.target()),
-        widths=widths,
-        depths=depths if entry.depth_is_size else None,
-        lr=LR,
+        widths=entry.widths(steps),
+        depths=depths if deep else None,
+        lr=BASE_LR if base else LR,
         optimizer=optimizer,
         loss=loss_of,
-        seeds=seeds,
+        seeds=max(seeds, entry.seeds),
         progress=progress,
+        **more,
     )

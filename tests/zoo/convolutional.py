@@ -140,7 +140,7 @@ MODELS = [
         "jk.lstm.weight_ih_l0": f"hidden width-to-width {D}",
         "jk.lstm.weight_hh_l0*": f"hidden width-to-width {5 * D // 2}",
         "lin.weight": f"decoder width-out {D}",
-    }, inserted=True), depth_is_size=False),
+    }, inserted=True, notes=WIDTH_ONLY), depth_is_size=False),
     Entry("APPNP", APPNP, GRAPH,
           Expect(PREDICT_FIRST, depth=1, scaled=0, notes=WIDTH_ONLY), depth_is_size=False),
     Entry("DAGNN", DAGNN, GRAPH,

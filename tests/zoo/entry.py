@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +34,16 @@ class Entry:
         expected: what `apply_transfer` has to find at width 16 and depth 4, written by hand.
         depth_is_size: whether depth transfers too; False: width only.
         style: how it is written, where that is the point of it.
+        labels: predicts links: its targets are 0 and 1. Noise about 0 would leave one output little
+            to learn but the error of its own initial output, which falls with the width.
+        shared: its targets have a part that all nodes share, as classes of which some are rarer.
+            Of logarithms of probabilities against noise about 0 the nodes' errors agree in nothing
+            but what the initial output makes: under SGD all gradients fall with it.
+        narrowest: the smallest width of the coordinate check.
+        seeds: at least so many seeds in the coordinate check.
+        because: why it takes other widths or seeds than the rest of the zoo.
+        sgd: why three steps of SGD do not show that width transfers, where they do not.
         warned: why width does not transfer, as the plan warns.
-        missing: what the library does not do yet.
     """
 
     name: str
@@ -44,8 +52,13 @@ class Entry:
     expected: Expect
     depth_is_size: bool = True
     style: str = ""
+    labels: bool = False
+    shared: bool = False
+    narrowest: int = 32
+    seeds: int = 2
+    because: str = ""
+    sgd: str = ""
     warned: str = ""
-    missing: str = ""
 
     def example(self) -> Any:
         """What one forward call takes."""
@@ -60,7 +73,13 @@ class Entry:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(11)
             output = first(self.build(16, 2)(*as_args(self.example())))
-            return torch.randn(output.shape)
+            drawn = torch.randn(output.shape)
+            drawn += 3 * torch.randn(output.shape[-1]) if self.shared else 0
+            return (drawn > 0).float() if self.labels else drawn
+
+    def widths(self, steps: Sequence[int]) -> list[int]:
+        """The widths of the coordinate check: so many times the smallest."""
+        return [self.narrowest * step for step in steps]
 
 
 def toy(name: str, cls: type[Toy], **changes: Any) -> Entry:

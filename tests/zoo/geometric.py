@@ -178,7 +178,7 @@ MODELS = [
         "interactions.*.lin.weight": f"residual width-to-width {D}",
         "lin1.weight": f"hidden width-to-width {D}",
         "lin2.weight": f"decoder width-out {D // 2}",
-    }, gamma=True)),
+    }, gamma=True), seeds=4, because="its output is one number for each of three graphs"),
     Entry("PaiNN", PaiNN, SPACE, Expect({
         "embedding.weight": "encoder data-in 1",
         "messages.*.net.0.weight": f"residual width-to-width {D}",
@@ -194,7 +194,9 @@ MODELS = [
         "layers.*.node_mlp.0.weight": f"residual width-to-width {2 * D}",
         "layers.*.coord_mlp.2.weight": f"residual width-out {D}",
         "embedding_out.weight": f"decoder width-out {D}",
-    }, gamma=True, scaled=2 * L, warnings=("raw data side by side",))),
+    }, gamma=True, scaled=2 * L, warnings=("raw data side by side",)),
+        seeds=4, because="coordinates move by what one unit says",
+        sgd="its coordinates act through the raw column that the plan warns of"),
     Entry("PointTransformer", PointTransformer, ("pos", "edge_index", "batch"), Expect({
         "enc.weight": "encoder data-in 3",
         "lin_in.*.weight": f"residual width-to-width {D}",

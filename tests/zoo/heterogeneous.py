@@ -146,7 +146,7 @@ MODELS = [
         "convs.*.weight": f"residual width-to-width {D}",
         "convs.*.root": f"residual width-to-width {D}",
         "conv2.weight": f"decoder width-out {D}",
-    }, inserted=True, gamma=False)),
+    }, inserted=True, gamma=False), shared=True),
     toy("RGCN (bases, residual)", models.Relations),
     Entry("HGT", HGT, dicts, Expect({
         "lin_dict.paper.weight": f"encoder data-in {N0}",

@@ -113,6 +113,7 @@ class GINE(nn.Module):
         return self.lin(pyg.global_mean_pool(x, batch))
 
 
+SET2SET = "Set2Set divides its logits by nothing: layers before it move like D^+0.8, else D^+0.3"
 MODELS = [
     Entry("MPNN (NNConv, GRU, Set2Set)", MPNN, MOLECULE, Expect({
         "lin0.weight": f"encoder data-in {N0}",
@@ -122,7 +123,8 @@ MODELS = [
         "gru.weight_*": f"hidden width-to-width {D}",
         "lin1.weight": f"hidden width-to-width {2 * D}",
         "lin2.weight": f"decoder width-out {D}",
-    }, depth=1, scaled=0, left=("gate",), notes=WIDTH_ONLY), depth_is_size=False),
+    }, depth=1, scaled=0, left=("gate",), notes=WIDTH_ONLY, warnings=("attention logits",)),
+        depth_is_size=False, sgd=SET2SET),
     Entry("GatedGraphConv (GGNN)", GatedGraph, ("x", "edge_index"), Expect({
         "enc.weight": f"encoder data-in {N0}",
         "conv.weight": f"hidden width-to-width {D}",
@@ -138,7 +140,8 @@ MODELS = [
         "bns.*": "residual vector",
         "lin.weight": f"decoder width-out {D}",
     }, gamma=True)),
-    toy("GIN of OGB (atoms, bonds)", models.Categories, style="categories, sum pooling"),
+    toy("GIN of OGB (atoms, bonds)", models.Categories, style="categories, sum pooling",
+        sgd="sum pooling over ten nodes: at this rate the loss grows, 5 to 27 in one step"),
     toy("GINE (one edge encoder)", models.SharedEdgeEncoder),
     Entry("D-MPNN", DMPNN, ("x", "edge_index", "edge_attr", "reverse", "batch"), Expect({
         "W_i.weight": f"encoder data-in {N0 + EDGE}",
@@ -147,7 +150,8 @@ MODELS = [
         "ffn.0.weight": f"hidden width-to-width {D}",
         "ffn.2.weight": f"decoder width-out {D}",
     }, depth=1, scaled=0, gamma=True, left=("initial residual",), notes=WIDTH_ONLY,
-        warnings=("raw data side by side",)), depth_is_size=False),
+        warnings=("raw data side by side",)), depth_is_size=False,
+        seeds=4, because="one matrix serves all layers, and its draw all of them"),
     Entry("AttentiveFP", attentive, MOLECULE, Expect({
         "lin1.weight": f"encoder data-in {N0}",
         "gate_conv.lin1.weight": f"hidden mixed {D + EDGE}",
@@ -158,5 +162,6 @@ MODELS = [
         "mol_gru.weight_*": f"hidden width-to-width {D}",
         "lin2.weight": f"decoder width-out {D}",
     }, depth=1, scaled=0, left=("gate",), notes=WIDTH_ONLY,
-        warnings=("raw data side by side", "sum pooling")), depth_is_size=False),
+        warnings=("raw data side by side", "sum pooling")), depth_is_size=False,
+        seeds=4, because="three graphs, and attention vectors that wake up late"),
 ]  # fmt: skip

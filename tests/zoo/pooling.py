@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from models import N0, D, Expect, L
+from models import N0, WIDTH_ONLY, D, Expect, L
 from torch import Tensor, nn
 
 from .entry import OUT, Entry
@@ -76,30 +76,34 @@ class LinkPredictor(nn.Module):
 MODELS = [
     Entry("Graph U-Net", unet, ("x", "edge_index", "batch"), Expect({
         "down_convs.0.lin.weight": f"encoder data-in {N0}",
-        "down_convs.1.lin.weight": "any any",
+        "down_convs.[1-4].lin.weight": f"residual width-to-width {D}",
+        "pools.*.select.weight": f"residual direction {D}",
         "up_convs.3.lin.weight": f"decoder width-out {D}",
-    }, depth=1, scaled=0, left=("residual",)), depth_is_size=False),
+    }, depth=1, scaled=0, left=("residual",), notes=WIDTH_ONLY), depth_is_size=False,
+        seeds=6, because="top-k pooling keeps other nodes in every draw, few at the bottom"),
     Entry("GMT", GMT, ("x", "edge_index", "batch"), Expect({
         "lin.weight": f"encoder data-in {N0}",
         "convs.*.lin.weight": f"residual width-to-width {D}",
+        "pool.pma[12].seed": "hidden vector",
         "pool.pma1.lin.weight": f"hidden width-to-width {D}",
         "pool.encoders.0.mab.lin.weight": f"residual width-to-width {D}",
         "out.0.weight": f"hidden width-to-width {D}",
         "out.2.weight": f"decoder width-out {D // 2}",
-    }, depth=L + 1, scaled=L + 4)),
+    }, depth=L + 1, scaled=L + 4), seeds=4,
+        because="pooling is one layer more, so its 1/L falls like depth^-0.88 from 4 to 16"),
     Entry("GAE (dot-product decoder)", GAE, ("x", "edge_index"), Expect({
         "conv1.lin.weight": f"encoder data-in {N0}",
         "convs.*.lin.weight": f"residual width-to-width {D}",
     }, inserted=True, warnings=("a dot product of features is the decoder",)),
-        warned="a dot product of features is the decoder"),
+        labels=True, warned="a dot product of features is the decoder"),
     Entry("GAE, logits divided by D", DividedGAE, ("x", "edge_index"), Expect({
         "conv1.lin.weight": f"encoder data-in {N0}",
         "convs.*.lin.weight": f"residual width-to-width {D}",
-    }, inserted=True)),
+    }, inserted=True), labels=True),
     Entry("SAGE link predictor", LinkPredictor, ("x", "edge_index"), Expect({
         "enc.weight": f"encoder data-in {N0}",
         "convs.*.lin_[lr].weight": f"residual width-to-width {D}",
         "lins.0.weight": f"hidden width-to-width {D}",
         "lins.2.weight": f"decoder width-out {D}",
-    })),
+    }), labels=True),
 ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import models
 import torch
 import torch.nn.functional as F
@@ -134,6 +136,68 @@ def deep_sequential(width: int, depth: int) -> nn.Module:
     return pyg.Sequential("x, edge_index", [*body, nn.Linear(width, OUT)])
 
 
+def mean_of_neighbours(x: Tensor, edge_index: Tensor) -> Tensor:
+    src, dst = edge_index
+    total = torch.zeros_like(x).index_add(0, dst, x[src])
+    return total / x.new_zeros(x.size(0), 1).index_add(0, dst, x.new_ones(dst.size(0), 1)).clamp(1)
+
+
+class FunctionalGCN(nn.Module):
+    """Weights in a list, layers as functions: no module but the model."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(N0, width) / N0**0.5)
+        self.weights = nn.ParameterList(
+            nn.Parameter(torch.randn(width, width) / width**0.5) for _ in range(depth)
+        )
+        self.last = nn.Parameter(torch.randn(width, OUT) / width**0.5)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = torch.mm(x, self.first)
+        for weight in self.weights:
+            message = torch.mm(F.layer_norm(h, h.shape[-1:]), weight)
+            h = torch.add(h, F.relu(mean_of_neighbours(message, edge_index)))
+        return torch.mm(F.relu(h), self.last)
+
+
+class TupleBlock(nn.Module):
+    """A block of an `nn.Sequential`, which hands on one thing: features and edges in a tuple."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.LayerNorm(width), pyg.SAGEConv(width, width)
+
+    def forward(self, graph: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        x, edge_index = graph
+        return x + self.conv(self.norm(x).relu(), edge_index), edge_index
+
+
+class TupleLinear(nn.Linear):
+    """A layer on the features of such a tuple."""
+
+    def forward(self, graph: tuple[Tensor, Tensor]) -> Any:
+        x, edge_index = graph
+        return super().forward(x), edge_index
+
+
+class Features(nn.Module):
+    """Leaves the edges behind."""
+
+    def forward(self, graph: tuple[Tensor, Tensor]) -> Tensor:
+        return graph[0]
+
+
+def sequential(width: int, depth: int) -> nn.Module:
+    blocks = (TupleBlock(width) for _ in range(depth))
+    return nn.Sequential(TupleLinear(N0, width), *blocks, Features(), nn.Linear(width, OUT))
+
+
+def in_a_tuple() -> Any:
+    fields = models.graph()
+    return ((fields["x"], fields["edge_index"]),)
+
+
 GROUP = "convs.*.convs.*"
 MODELS = [
     toy("GCNII", models.GCNII, depth_is_size=False),
@@ -170,6 +234,17 @@ MODELS = [
     }, gamma=True)),
     toy("MeshGraphNet", models.MeshGraphNet),
     toy("GraphGym's GNNStackStage", models.GraphGymStyle, style="batch mutated"),
+    Entry("GCN of functions", FunctionalGCN, ("x", "edge_index"), Expect({
+        "first": f"encoder data-in {N0}",
+        "weights.*": f"residual width-to-width {D}",
+        "last": f"decoder width-out {D}",
+    }), style="functional"),
+    Entry("GraphSAGE in nn.Sequential", sequential, in_a_tuple, Expect({
+        "0.weight": f"encoder data-in {N0}",
+        "[1-4].conv.lin_[lr].weight": f"residual width-to-width {D}",
+        "[1-4].norm.*": "residual vector",
+        "6.weight": f"decoder width-out {D}",
+    }), style="nn.Sequential, a tuple handed on"),
     Entry("GCN in pyg.Sequential", deep_sequential, ("x", "edge_index"), Expect({
         "module_0.lin.weight": f"encoder data-in {N0}",
         "module_[2468].lin.weight": f"residual width-to-width {D}",
