@@ -192,26 +192,26 @@ class Recorder(TorchFunctionMode):
                 self._note(parameter, "input", size := rms(some))
                 self._note(parameter, "active", active(some, size))
             result = out.detach().sum(-1, keepdim=True) if name in _TIMES else out.detach()
-            own = self._own(name, func, args, kwargs, index) if self._step else None
+            moved = self._moved(weight) if self._step else None
+            own = None if moved is None else self._own(name, func, args, kwargs, index, moved)
             if other is not None and name == "linear":
-                self._by_chance(parameter, weight, other, result)
+                self._by_chance(parameter, moved, other, result)
             rows = self.start[parameter].shape[0]
             for part, suffix in parts_of(parameter, weight, rows):
                 self._features(parameter + suffix, result[..., part])
                 if own is not None:
                     self._note(parameter + suffix, "own", rms(own[..., part]))
 
-    def _by_chance(self, parameter: str, weight: Tensor, x: Tensor, result: Tensor) -> None:
+    def _by_chance(self, parameter: str, moved: Tensor | None, x: Tensor, result: Tensor) -> None:
         """How large ``x . dW`` would be if dW knew nothing of x, and ``dx . W0``, of a decoder, if
         dx knew nothing of W0: both fall like 1/sqrt(D), however well the rest transfers. And how
         large if they knew all: that must stay, or an exponent is wrong."""
         some, key = thinned(x, self.own_rows), (f"input of {parameter}", 0)
-        if not self._step:
+        if moved is None:
             if parameter in self.decoders:
                 self._initial.setdefault(key, some.clone())
             return
         terms = some.shape[-1] ** 0.5
-        moved = self._moved(weight)
         self._note(parameter, f"own{CHANCE}", size := terms * rms(moved) * rms(some))
         self._note(parameter, f"own{ALIGNED}", terms * size)
         before = self._initial.get(key)
@@ -235,10 +235,12 @@ class Recorder(TorchFunctionMode):
             if self.values[i].kind.split()[0] in ("features", "change", "own"):
                 self.values[i] = self.values[i]._replace(value=self.values[i].value * abs(factor))
 
-    def _own(self, name: str, func: Any, args: Any, kwargs: Any, index: int) -> Tensor:
+    def _own(
+        self, name: str, func: Any, args: Any, kwargs: Any, index: int, moved: Tensor
+    ) -> Tensor:
         """The same contraction with ``dW`` in the place of ``W``, on some of the rows."""
         changed = list(args)
-        changed[index] = self._moved(args[index])
+        changed[index] = moved
         if name == "linear":
             return F.linear(thinned(args[0].detach(), self.own_rows), changed[1])
         if name in _ADDED:
