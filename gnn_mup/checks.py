@@ -283,10 +283,11 @@ def recurrent_over_layers(places: Places) -> list[str]:
     return []
 
 
-def no_limit_in_spite_of_branches(residuals: Residuals) -> list[str]:
+def no_limit_in_spite_of_branches(places: Places) -> list[str]:
     """Why the depth of a model with residual branches has no limit: ``x = lin(x + conv(x))``, a
     virtual node's ``state = mlp(pool(x) + state)``, ``x + log(1 + 0.5 / layer) * conv(x)``, an
-    initial residual beside the stream."""
+    initial residual beside the stream, a weight between layers that got a connection each."""
+    residuals = places.residuals
     made = _at_their_lines(
         [residuals.graph[found.root] for found in residuals.remade],
         "what is summed up here goes through a weight before the next layer takes it up, so no "
@@ -302,7 +303,16 @@ def no_limit_in_spite_of_branches(residuals: Residuals) -> list[str]:
         "the first layer's output is added in every layer of this part (initial residual): keep "
         "the number of its layers",
     )
-    return [f"transfers in width only: {why}" for why in (*made, *changing[:1], *again)]
+    ways = [(s.end, t.start) for s, t in pairwise(places.spans)]
+    masks = [places.graph.between(end, start) | 1 << start for end, start in ways if end < start]
+    weights = [n for m in masks for n in places.graph.members(m & places.lineage.contractions)]
+    between = _at_their_lines(
+        weights[:1],
+        "a weight stands between layers that got a residual connection each, so no identity leads "
+        "through them. Keep the depth, or write the sum round both",
+    )
+    found = (*made, *changing[:1], *again, *between)
+    return [f"transfers in width only: {why}" for why in found]
 
 
 def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: str) -> list[str]:

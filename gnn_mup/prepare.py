@@ -150,7 +150,7 @@ def _remarks(
             findings.refused
         )
     elif options.residual != "off":
-        notes += no_limit_in_spite_of_branches(places.residuals)
+        notes += no_limit_in_spite_of_branches(places)
     notes += recurrent_over_layers(places)
     notes += no_decoder(places)
     unused = [n for n, p in placements.items() if not p.used]

@@ -909,6 +909,29 @@ def test_no_connection_is_put_beside_a_learned_skip() -> None:
     assert "its skips go through weights of their own" in plan.notes[0]
 
 
+class SharedBetweenLayers(PreNorm):
+    """gnn-comparison's GraphSAGE with max: one weight behind every layer."""
+
+    def __init__(self, weight: bool) -> None:
+        super().__init__()
+        self.between = nn.Linear(D, D) if weight else nn.Identity()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = self.act(self.between(self.act(conv(x, edge_index))))
+        return self.dec(x)
+
+
+@pytest.mark.parametrize("weight", [True, False])
+def test_a_weight_between_inserted_connections_is_named(weight: bool) -> None:
+    plan = plan_transfer(build(SharedBetweenLayers, weight), PreNorm.example())
+    assert plan.inserted
+    assert [n for n in plan.notes if "in width only: a weight stands between" in n] == [
+        *plan.notes[:1] * weight
+    ]
+
+
 class RowNorms(PreNorm):
     """GraphGym's l2norm behind the layers; with a factor of sqrt(D) nothing is wrong with it."""
 
