@@ -257,7 +257,12 @@ class Uses:
 
     def normalised(self, use: Use) -> bool:
         """Whether a weight is divided by its own norm, before it meets the data (a cosine) or
-        right behind (the score of top-k pooling)."""
+        right behind (the score of top-k pooling). Where a gain gives it another it is weight
+        norm, which has rules of its own."""
+        pure = [parent for parent in self.graph[use.node].parents if self.graph[parent].pure]
+        parts = [self._params(parent) for parent in pure]
+        if any(use.param in names and len(names) > 1 for names in parts):
+            return False
         norms = sum(n.bit for n in self._norms if use.param in self._params(n.index))
         if self.graph[use.node].ancestors & norms:
             return True
