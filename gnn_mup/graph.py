@@ -13,6 +13,8 @@ from functools import cached_property
 from types import CodeType
 from typing import Any, NamedTuple
 
+from . import ops
+
 
 class Ref(NamedTuple):
     """An argument that is a tensor: the number of its node."""
@@ -138,6 +140,13 @@ class Graph:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    def unaliased(self, index: int) -> Node:
+        """The node whose numbers these are, views and copies looked through."""
+        node = self.nodes[index]
+        while node.op in ops.ALIAS and node.parents:
+            node = self.nodes[node.parents[0]]
+        return node
 
     @cached_property
     def children(self) -> list[list[int]]:

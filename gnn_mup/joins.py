@@ -66,9 +66,7 @@ def _written_into(graph: Graph, node: Node) -> tuple[int, ...]:
 
 
 def _stacked(graph: Graph, index: int) -> tuple[int, ...]:
-    node = graph[index]
-    while node.op in ops.ALIAS and node.parents:
-        node = graph[node.parents[0]]
+    node = graph.unaliased(index)
     return node.parents if node.op in ("stack", "cat") else ()
 
 

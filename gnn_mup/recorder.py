@@ -260,9 +260,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _is_softmax(self, tensor: Tensor) -> bool:
         """``exp(x) / sum(exp(x))``, over neighbours or over an axis."""
-        node = self.graph[self.node_of(tensor)]
-        while node.op in ops.ALIAS and node.parents:
-            node = self.graph[node.parents[0]]
+        node = self.graph.unaliased(self.node_of(tensor))
         if node.op == "div" and len(node.parents) == 2:
             return self.graph[node.parents[0]].op == "exp"
         return node.op in ops.SOFTMAX
@@ -343,9 +341,7 @@ def rms(tensor: Tensor) -> float:
 
 def peel(graph: Graph, index: int) -> float | None:
     """RMS of a message before it was weighted by one number an edge (degree, softmax)."""
-    node = graph[index]
-    while node.op in ops.ALIAS and node.parents:
-        node = graph[node.parents[0]]
+    node = graph.unaliased(index)
     return node.rms if node.op in ops.MUL else None
 
 

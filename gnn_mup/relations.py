@@ -139,7 +139,14 @@ class Relations:
         """``state = mlp(pool(h) + state)``, layer after layer, beside a stream that takes it up:
         the sum goes into weights and nowhere else, so it starts no stream of its own and what is
         added to it is no branch."""
-        lone = [s for s in self.residual if not self._carried_on(s) and not self._carries_one(s)]
+        roots = self._roots()
+        lone = [
+            s
+            for s in self.residual
+            if s.stream is not None
+            and not self.lineage.carried[s.stream.origin] & roots  # goes on from no earlier one
+            and not self._carried_on(s)
+        ]
         for here in lone:
             linked = [
                 s
@@ -153,11 +160,9 @@ class Relations:
         for here in inside:
             here.kind = "inside a branch"
 
-    def _carries_one(self, found: Sum) -> bool:
-        """Whether a residual step goes on from an earlier one."""
-        assert found.stream is not None
-        roots = sum(1 << s.root for s in self.residual)
-        return bool(self.lineage.carried[found.stream.origin] & roots)
+    def _roots(self) -> int:
+        """Mask of the residual sums, as they stand now."""
+        return sum(1 << s.root for s in self.residual)
 
     def _made_from_sum(self, late: Sum, early: Sum) -> bool:
         """Whether the stream of a sum is an earlier sum, through weights but no neighbours."""
@@ -249,12 +254,11 @@ class Relations:
         """What the same expression adds in one layer is a branch in all."""
         sides: dict[object, int] = {}
         for found in self.residual:
-            site = self.graph[found.root].site
-            if site is not None and found.stream is not None and len(found.leaves) == 2:
-                sides[site.code, site.lasti] = found.leaves.index(found.stream)
+            place = place_of(self.graph, found)
+            if place is not None and found.stream is not None and len(found.leaves) == 2:
+                sides[place] = found.leaves.index(found.stream)
         for found in self.sums:
-            site = self.graph[found.root].site
-            side = sides.get((site.code, site.lasti)) if site is not None else None
+            side = sides.get(place_of(self.graph, found))
             unclaimed = found.kind in ("", "inside a branch") and len(found.leaves) == 2
             if unclaimed and side is not None and not self._reads_out(found, found.leaves[side]):
                 found.kind, found.stream = "residual", found.leaves[side]
@@ -265,7 +269,7 @@ class Relations:
     def _add_initial(self) -> None:
         """``(x + h) + 0.1 * x0``: what is added to a stream once per layer is a branch, also where
         it is the first layer's output. Without a stream (GCNII) it is none."""
-        roots = sum(1 << s.root for s in self.residual)
+        roots = self._roots()
         for found in self.sums:
             if found.kind != "initial residual":
                 continue
@@ -284,12 +288,11 @@ class Relations:
             for leaf in found.leaves:
                 if leaf.node not in known and not carried[leaf.node] >> found.stream.origin & 1:
                     more.append((found, leaf))
-        sites = [self.graph[found.root].site for found in self.residual]
-        places = [(site.code, site.lasti) for site in sites if site is not None]
+        places = [place_of(self.graph, found) for found in self.residual]
         origins = [leaf.origin for _, leaf in more]
         for found, leaf in more:
-            site = self.graph[found.root].site
-            again = site is not None and places.count((site.code, site.lasti)) > 1
+            place = place_of(self.graph, found)
+            again = place is not None and places.count(place) > 1
             if again or origins.count(leaf.origin) > 1:
                 found.branches = [*found.branches, leaf]
 
@@ -299,18 +302,18 @@ class Relations:
         positions: dict[object, set[int]] = {}
         same: dict[object, list[Sum]] = {}
         for found in self.residual:
-            site = self.graph[found.root].site
+            place = place_of(self.graph, found)
             assert found.stream is not None
-            if site is not None:
+            if place is not None:
                 stream = found.leaves.index(found.stream)
-                key = (site.code, site.lasti, len(found.leaves), stream)
+                key = (place, len(found.leaves), stream)
                 nodes = {leaf.node for leaf in found.branches}
                 at = {i for i, leaf in enumerate(found.leaves) if leaf.node in nodes}
                 positions.setdefault(key, set()).update(at)
                 same.setdefault(key, []).append(found)
-        for place, sums in same.items():
+        for alike, sums in same.items():
             for found in sums:
-                found.branches = [found.leaves[i] for i in sorted(positions[place])]
+                found.branches = [found.leaves[i] for i in sorted(positions[alike])]
 
 
 __all__ = ["Relations"]

@@ -5,27 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from . import ops
-from .extend import Weight
 from .graph import Node
-from .reach import Reach, Span
-from .residual import Residuals
+from .reach import Reach
 
 
 class Widths(Reach):
     """D, and for every node whether its features grow with it."""
-
-    def __init__(
-        self,
-        residuals: Residuals,
-        spans: Iterable[Span] = (),
-        described: Mapping[str, Weight] | None = None,
-    ) -> None:
-        super().__init__(residuals, spans, described)
-        self._finite()
 
     @cached_property
     def width(self) -> int:
@@ -140,26 +128,28 @@ class Widths(Reach):
                 return self.graph[parent]
         return None
 
-    def _finite(self) -> None:
-        """Forward: whether the features of a node have a fixed number, or the width."""
-        self.finite = [True] * len(self.graph)
+    @cached_property
+    def finite(self) -> list[bool]:
+        """For each node: whether its features have a fixed number, or the width."""
+        known: list[bool] = []
         for node in self.graph:
-            self.finite[node.index] = self._is_finite(node)
+            known.append(self._is_finite(node, known))
+        return known
 
-    def _is_finite(self, node: Node) -> bool:
+    def _is_finite(self, node: Node, known: list[bool]) -> bool:
         if node.op in ("input", "const") or not node.floating:
             return True
         if node.op == "param":
             return False
         if self.lineage.contractions >> node.index & 1:
-            return self._finite_out(node)
+            return self._finite_out(node, known)
         summed = [u for u in self.uses_at(node.index) if u.how == "matrix"]
         if summed or self._is_score(node):
             return True  # an attention vector or dot product: one number a head
         if any(u.how == "lookup" for u in self.uses_at(node.index)):
             return node.shape[-1:] == (1,) or self._joins_scores(node)
         parents = [p for p in node.parents if self.graph[p].data and self.graph[p].floating]
-        return all(self.finite[p] for p in parents)
+        return all(known[p] for p in parents)
 
     def _is_score(self, node: Node) -> bool:
         """``(q * k).sum(-1)``: the features of two rows summed up."""
@@ -171,11 +161,11 @@ class Widths(Reach):
         data = [p for p in product.parents if self.graph[p].data]
         return product.op in ops.MUL and len(data) == 2 and features in over
 
-    def _finite_out(self, node: Node) -> bool:
+    def _finite_out(self, node: Node, known: list[bool]) -> bool:
         if self._single(node) or self._last.get(node.index, False):
             return True
         data = self._data_of(node)
-        raw = data is not None and self.finite[data.index] and node.shape[-1] != self.width
+        raw = data is not None and known[data.index] and node.shape[-1] != self.width
         # Bound to the size of the input: GraphSAGE's projection, PNA's towers.
         bound = raw and node.shape[-1] in self._input_sizes
         return bound or self._weighs(node) or self._joins_scores(node)

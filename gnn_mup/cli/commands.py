@@ -125,15 +125,7 @@ def _gamma(parser: argparse.ArgumentParser) -> Run:
     more("--operator", help="sum, mean, gcn, sym or gin (default: sum)")
     more("--edge-weight", metavar="ATTRIBUTE", help="with one weight an edge (default: all 1)")
     more("--max-graphs", type=int, metavar="N", help="measure N graphs, drawn at random")
-
-    def run(args: argparse.Namespace) -> Outcome:
-        from gnn_mup import datasets, measure
-
-        data = datasets.load(args.dataset, args.root, split=args.split)
-        report = measure.measure_gamma(data, **passed_on(args, "dataset", "root", "split"))
-        return Outcome(str(report), report.to_dict())
-
-    return run
+    return _measuring("measure_gamma")
 
 
 def _correction(parser: argparse.ArgumentParser) -> Run:
@@ -142,12 +134,17 @@ def _correction(parser: argparse.ArgumentParser) -> Run:
     more("--pairs", type=count_or("all"), metavar="all|N", help="pairs of graphs (default: 2500)")
     more("--task", choices=("auto", "graph", "node"))
     more("--batch-size", type=int, metavar="B", help="pairs of batches of B graphs instead")
+    return _measuring("measure_correction")
+
+
+def _measuring(function: str) -> Run:
+    """One of the functions of `measure`, on a data set."""
 
     def run(args: argparse.Namespace) -> Outcome:
         from gnn_mup import datasets, measure
 
         data = datasets.load(args.dataset, args.root, split=args.split)
-        report = measure.measure_correction(data, **passed_on(args, "dataset", "root", "split"))
+        report = getattr(measure, function)(data, **passed_on(args, "dataset", "root", "split"))
         return Outcome(str(report), report.to_dict())
 
     return run
