@@ -4,8 +4,8 @@
     python benchmarks/coord_check.py --quick
 
 Both sides build their models, give them their parameterization and train. mup records the mean
-absolute value of every module's output; we record more (see `gnn_mup.diagnostics.record`), the
-state behind the last step as well, and come to a verdict. CPU times, interleaved, medians.
+absolute value of every module's output; we record more (see `gnn_mup.diagnostics.coord.record`),
+the state behind the last step as well, and come to a verdict. CPU times, interleaved, medians.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from mup.coord_check import get_coord_data
 from torch import Tensor, nn
 
-from gnn_mup.diagnostics import coord_check
+from gnn_mup.diagnostics.coord import check as coord_check
 
 FEATURES, CLASSES = 64, 10
 

@@ -26,7 +26,7 @@ SIZES, RATES, SEEDS = [(64, 2), (128, 4), (192, 6)], [2.0**k for k in range(-8, 
 
 def worker(storage: str, name: str, sleep: float) -> None:
     torch.set_num_threads(1)
-    from gnn_mup.diagnostics.sweep import sweep
+    from gnn_mup.diagnostics.sweep.sweep import sweep
 
     x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
 

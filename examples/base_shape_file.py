@@ -16,7 +16,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GATv2Conv, global_mean_pool
 
 from gnn_mup import apply_transfer, make_base_shapes
-from gnn_mup.datasets import digits
+from gnn_mup.data.datasets import digits
 
 
 class Net(nn.Module):

@@ -22,9 +22,9 @@ from experiments.problems import Problem, citation, whole
 from experiments.study import OPTIMIZERS, Grid, note, parser, run, start, write
 from experiments.training import training
 
-from gnn_mup.diagnostics.sweep_numbers import name_of
-from gnn_mup.diagnostics.sweep_report import SweepReport
-from gnn_mup.measure import measure_correction
+from gnn_mup.data.measure import measure_correction
+from gnn_mup.diagnostics.sweep.numbers import name_of
+from gnn_mup.diagnostics.sweep.report import SweepReport
 
 SETS = ("Cora", "CiteSeer", "PubMed")
 PIECE = 1000

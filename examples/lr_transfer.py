@@ -19,7 +19,7 @@ from experiments.problems import PROBLEMS
 from experiments.study import KINDS, OPTIMIZERS, Grid, parser, run, start, write
 from experiments.training import training
 
-from gnn_mup.measure import weight_decay_from_tau
+from gnn_mup.data.measure import weight_decay_from_tau
 
 BATCHES = {"QM9": 1, "digits": 1, "MNIST": 1, "Cora": 12, "CamVid-SP": 1}
 STEPS = {"adam": 24, "adamw": 24, "sgd": 48}

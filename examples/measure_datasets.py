@@ -16,9 +16,9 @@ import torch
 from torch_geometric.transforms import NormalizeFeatures
 from tqdm import tqdm
 
-from gnn_mup.datasets import load
+from gnn_mup.data.datasets import load
+from gnn_mup.data.measure import CorrectionReport, measure_correction, measure_gamma
 from gnn_mup.errors import TransferError, TransferWarning
-from gnn_mup.measure import CorrectionReport, measure_correction, measure_gamma
 
 PAPER = {  # N, n0, s_X, M, C, gamma
     "MNIST": ("75.0", "1", "0.67", "1.7", "5.2", "17"),

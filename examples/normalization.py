@@ -22,7 +22,7 @@ from experiments.training import training
 from torch import nn
 
 from gnn_mup import apply_transfer
-from gnn_mup.diagnostics.sweep_report import SweepReport
+from gnn_mup.diagnostics.sweep.report import SweepReport
 
 STEPS, EARLY = 32, 8
 GRID = Grid(-4, 0, 0.5)

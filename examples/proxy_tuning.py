@@ -20,10 +20,10 @@ import torch
 from torch_geometric.data import Batch
 
 from gnn_mup import apply_transfer
-from gnn_mup.datasets import digits
-from gnn_mup.demo import DigitsGNN
-from gnn_mup.diagnostics.fit import Fit
-from gnn_mup.diagnostics.tune import tune
+from gnn_mup.cli.demo import DigitsGNN
+from gnn_mup.data.datasets import digits
+from gnn_mup.diagnostics.sweep.fit import Fit
+from gnn_mup.diagnostics.sweep.tune import tune
 
 PROXY, TARGET, SMALL_TARGET = (16, 4), (64, 16), (32, 8)
 SEARCH = {"lr": (2.0**-10, 2.0**-3), "tau": (0.5, 50.0), "optimizer": "adamw"}

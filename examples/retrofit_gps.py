@@ -14,7 +14,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GINConv, GPSConv, global_mean_pool
 
 from gnn_mup import apply_transfer
-from gnn_mup.datasets import digits
+from gnn_mup.data.datasets import digits
 
 
 class GPS(nn.Module):

@@ -13,7 +13,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GINEConv, global_mean_pool
 
 from gnn_mup import apply_transfer
-from gnn_mup.datasets import digits
+from gnn_mup.data.datasets import digits
 
 
 class FeatureEncoder(nn.Module):

@@ -21,7 +21,7 @@ from experiments.study import JUDGED, OPTIMIZERS, Grid, note, parser, run, start
 from experiments.training import training
 from lr_transfer import BATCHES, STEPS, decay_for, kinds_for
 
-from gnn_mup.diagnostics.sweep_report import SweepReport
+from gnn_mup.diagnostics.sweep.report import SweepReport
 
 LABELS = {"transfer": "gnn_mup", "standard": "standard"}
 

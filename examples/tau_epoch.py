@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from gnn_mup import apply_transfer
-from gnn_mup.measure import weight_decay_from_tau
+from gnn_mup.data.measure import weight_decay_from_tau
 
 EPOCHS, PIECES = 8, 12
 RATES = (-3.0, -2.0)

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 from experiments.study import JUDGED
 
-from gnn_mup.diagnostics.sweep_report import SweepReport
+from gnn_mup.diagnostics.sweep.report import SweepReport
 
 KINDS = ("transfer", "mup", "standard")
 MODELS = {"lr_transfer": "GCN + MLP"}

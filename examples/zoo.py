@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from zoo import FAMILIES, FULL, QUICK, ZOO, Entry, check  # noqa: E402
 
 from gnn_mup import Plan, TransferError, apply_transfer  # noqa: E402
-from gnn_mup.diagnostics.verdict import Verdict  # noqa: E402
+from gnn_mup.diagnostics.coord.verdict import Verdict  # noqa: E402
 
 COLUMNS = ["model", "L", "branches", "gamma", "width", "depth", "note", "sizes", "seconds"]
 OPEN, CLOSE = "<!-- zoo -->", "<!-- /zoo -->"

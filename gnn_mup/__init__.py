@@ -3,8 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .base_models import make_base_shapes
-from .checkpoint import load, save
+from .analysis.extend import Weight, describes
+from .api.base_models import make_base_shapes
+from .api.checkpoint import load, save
+from .api.fold import FoldReport, fold_transfer, unfold_transfer
+from .api.groups import TransferGroups, clip_grad_norm_, set_lr, transfer_groups
+from .api.transfer import apply_transfer, plan_transfer, remove_transfer
+from .base.shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .errors import (
     AlreadyApplied,
     BaseShapeError,
@@ -16,32 +21,27 @@ from .errors import (
     TransferError,
     TransferWarning,
 )
-from .extend import Weight, describes
-from .fold import FoldReport, fold_transfer, unfold_transfer
-from .groups import TransferGroups, clip_grad_norm_, set_lr, transfer_groups
-from .plan import Plan
-from .shapes import BaseShapes, load_base_shapes, save_base_shapes
-from .transfer import apply_transfer, plan_transfer, remove_transfer
+from .rules.plan import Plan
 
 if TYPE_CHECKING:
-    from .diagnostics.coord_check import assert_transfers, coord_check
-    from .diagnostics.fit import Fit
-    from .diagnostics.sweep import sweep
-    from .diagnostics.tune import tune
-    from .measure import measure_correction, measure_gamma, tau_epoch, weight_decay_from_tau
+    from .data.measure import measure_correction, measure_gamma, tau_epoch, weight_decay_from_tau
+    from .diagnostics.coord.check import assert_transfers, coord_check
+    from .diagnostics.sweep.fit import Fit
+    from .diagnostics.sweep.sweep import sweep
+    from .diagnostics.sweep.tune import tune
 
 __version__ = "0.1.0"
 
 _LATER = {
-    "assert_transfers": ".diagnostics.coord_check",
-    "coord_check": ".diagnostics.coord_check",
-    "Fit": ".diagnostics.fit",
-    "sweep": ".diagnostics.sweep",
-    "tune": ".diagnostics.tune",
-    "measure_correction": ".measure",
-    "measure_gamma": ".measure",
-    "tau_epoch": ".measure",
-    "weight_decay_from_tau": ".measure",
+    "assert_transfers": ".diagnostics.coord.check",
+    "coord_check": ".diagnostics.coord.check",
+    "Fit": ".diagnostics.sweep.fit",
+    "sweep": ".diagnostics.sweep.sweep",
+    "tune": ".diagnostics.sweep.tune",
+    "measure_correction": ".data.measure",
+    "measure_gamma": ".data.measure",
+    "tau_epoch": ".data.measure",
+    "weight_decay_from_tau": ".data.measure",
 }
 """Measurements and diagnostics are imported when they are used, so that importing stays cheap."""
 

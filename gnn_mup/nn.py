@@ -17,8 +17,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .arguments import check_number, check_one_of, check_size
 from .errors import TransferError
-from .plan import OPTIMIZERS
-from .rules import Family
+from .rules.plan import OPTIMIZERS
+from .rules.table import Family
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,

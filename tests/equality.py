@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, global_mean_pool
 
-from gnn_mup.assemble import Placement
+from gnn_mup.api.assemble import Placement
 from gnn_mup.nn import ACTIVATIONS, TransferGNN
-from gnn_mup.rules import Kind, Role
+from gnn_mup.rules.table import Kind, Role
 
 
 class PlainGNN(nn.Module):

@@ -41,7 +41,7 @@ from torch_geometric.nn import (
 )
 from torch_geometric.utils import scatter, to_dense_batch
 
-from gnn_mup.plan import ParamRecord, Plan
+from gnn_mup.rules.plan import ParamRecord, Plan
 
 N0, EDGE, D, L, OUT = 7, 5, 16, 4, 3
 """Features of a node and of an edge, width, layers, outputs: no two are equal."""

@@ -16,9 +16,10 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
-from gnn_mup.depth_match import Matched
+from gnn_mup.base.matching import Matched
+from gnn_mup.base.shapes import BaseShapes, BaseTensor, make_base_shapes
 from gnn_mup.errors import BaseShapeError
-from gnn_mup.rules import (
+from gnn_mup.rules.table import (
     ADAM,
     ADAMW,
     SGD,
@@ -31,7 +32,6 @@ from gnn_mup.rules import (
     init_rms,
     lr_factor,
 )
-from gnn_mup.shapes import BaseShapes, BaseTensor, make_base_shapes
 
 DATA, OUT = 5, 3
 

@@ -245,7 +245,7 @@ class Odd(nn.Linear):
     ids=str,
 )
 def test_handlers(said: Any, words: str) -> None:
-    from gnn_mup.extend import LAYERS
+    from gnn_mup.analysis.extend import LAYERS
 
     model = Net()
     model.enc = Odd(5, 8)

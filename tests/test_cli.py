@@ -323,7 +323,7 @@ def test_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         calls.append(given)
         return 1
 
-    monkeypatch.setattr("gnn_mup.demo", argparse.Namespace(run=run), raising=False)
+    monkeypatch.setattr("gnn_mup.cli.demo", argparse.Namespace(run=run), raising=False)
     assert main(["demo"]) == 1
     assert capsys.readouterr().out == "training\n"
     assert main(["demo", "--quick", "--seconds", "5", "--out", "x.png", "--json"]) == 1

@@ -29,9 +29,9 @@ from gnn_mup.diagnostics import (
     decay_check,
     probe_batch,
 )
-from gnn_mup.diagnostics.layers import Layer, at, folded, layers_of, places
-from gnn_mup.diagnostics.record import Recorder
-from gnn_mup.diagnostics.slopes import (
+from gnn_mup.diagnostics.coord.layers import Layer, at, folded, layers_of, places
+from gnn_mup.diagnostics.coord.record import Recorder
+from gnn_mup.diagnostics.coord.slopes import (
     FAIL,
     PASS,
     UNSURE,
@@ -42,7 +42,7 @@ from gnn_mup.diagnostics.slopes import (
     judged,
     usual_variances,
 )
-from gnn_mup.diagnostics.verdict import conclude
+from gnn_mup.diagnostics.coord.verdict import conclude
 from gnn_mup.nn import TransferGNN
 
 WIDTHS, DEPTHS = [32, 64, 128], [4, 8, 16]

@@ -11,8 +11,8 @@ from torch.utils.data import Subset
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
 
-import gnn_mup.datasets
-from gnn_mup.datasets import data_root, digits, graphs_of, load
+import gnn_mup.data.datasets
+from gnn_mup.data.datasets import data_root, digits, graphs_of, load
 from gnn_mup.errors import TransferError
 from gnn_mup.transforms import NormalizeRows
 
@@ -198,6 +198,6 @@ def test_data_without_files_is_not_a_dataset():
 
 
 def test_doctests():
-    result = doctest.testmod(gnn_mup.datasets)
+    result = doctest.testmod(gnn_mup.data.datasets)
     assert result.failed == 0
     assert result.attempted > 3

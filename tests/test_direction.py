@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gnn_mup import Plan, apply_transfer
 from gnn_mup.diagnostics.inputs import make_optimizer
-from gnn_mup.rules import Kind, Role
+from gnn_mup.rules.table import Kind, Role
 
 WIDTHS = (64, 256, 1024)
 DATA = torch.randn(24, 7, generator=torch.Generator().manual_seed(0))

@@ -17,12 +17,13 @@ from equality import PlainGNN, placements, plain_twin
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from gnn_mup import TransferError, rules
-from gnn_mup.assemble import Frame, assemble
-from gnn_mup.groups import TransferGroups, build_groups
+from gnn_mup import TransferError
+from gnn_mup.api.assemble import Frame, assemble
+from gnn_mup.api.groups import TransferGroups, build_groups
 from gnn_mup.nn import ACTIVATIONS, GraphConvolution, TransferGNN
-from gnn_mup.plan import OPTIMIZERS, Settings
-from gnn_mup.rules import Family, Kind, Role, Spot
+from gnn_mup.rules import table as rules
+from gnn_mup.rules.plan import OPTIMIZERS, Settings
+from gnn_mup.rules.table import Family, Kind, Role, Spot
 
 SIZES = [(8, 2), (16, 3), (12, 5)]
 N0, OUT, STEPS = 5, 2, 30

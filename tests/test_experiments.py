@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gnn_mup.diagnostics.sweep_report import SweepReport
+from gnn_mup.diagnostics.sweep.report import SweepReport
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
 from gnn_mup import TransferError, Weight, describes, plan_transfer
-from gnn_mup.extend import LAYERS
+from gnn_mup.analysis.extend import LAYERS
 
 
 @torch.library.custom_op("gnn_mup_test::fused", mutates_args=())

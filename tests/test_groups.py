@@ -13,11 +13,12 @@ from equality import PlainGNN, placements
 from torch import nn
 from torch.optim import lr_scheduler
 
-from gnn_mup import NotApplied, StaleGroups, TransferError, clip_grad_norm_, rules, transfer_groups
-from gnn_mup.assemble import Frame, Placement, assemble
-from gnn_mup.groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plain_name, plan_of
-from gnn_mup.plan import Plan, Settings, resolve_optimizer
-from gnn_mup.rules import Kind, Role
+from gnn_mup import NotApplied, StaleGroups, TransferError, clip_grad_norm_, transfer_groups
+from gnn_mup.api.assemble import Frame, Placement, assemble
+from gnn_mup.api.groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plain_name, plan_of
+from gnn_mup.rules import table as rules
+from gnn_mup.rules.plan import Plan, Settings, resolve_optimizer
+from gnn_mup.rules.table import Kind, Role
 
 WIDTH, DEPTH = 16, 3
 

@@ -16,15 +16,15 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import SimpleConv
 
-import gnn_mup.measure
-from gnn_mup.datasets import digits, load
-from gnn_mup.errors import TransferError, TransferWarning
-from gnn_mup.measure import (
+import gnn_mup.data.measure
+from gnn_mup.data.datasets import digits, load
+from gnn_mup.data.measure import (
     measure_correction,
     measure_gamma,
     tau_epoch,
     weight_decay_from_tau,
 )
+from gnn_mup.errors import TransferError, TransferWarning
 from gnn_mup.transforms import NormalizeRows
 
 REAL = os.environ.get("GNN_MUP_DATA")
@@ -409,7 +409,7 @@ def test_tau_refuses_what_is_not_positive(change, message):
 
 
 def test_doctests():
-    result = doctest.testmod(gnn_mup.measure)
+    result = doctest.testmod(gnn_mup.data.measure)
     assert result.failed == 0
     assert result.attempted > 5
 
@@ -483,8 +483,8 @@ def test_sparse_cora_equals_dense():
 
 MEMORY = """
 import resource, torch, torch_geometric.datasets
-from gnn_mup.datasets import load
-from gnn_mup.measure import measure_correction, measure_gamma
+from gnn_mup.data.datasets import load
+from gnn_mup.data.measure import measure_correction, measure_gamma
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 base = peak()
 data = load("PubMed")[0]
@@ -500,7 +500,7 @@ print(peak() - base)
     not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux only"
 )
 def test_pubmed_stays_under_two_gigabytes():
-    path = os.pathsep.join([str(Path(gnn_mup.measure.__file__).parents[1]), *sys.path])
+    path = os.pathsep.join([str(Path(gnn_mup.data.measure.__file__).parents[1]), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", MEMORY],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},

@@ -13,9 +13,10 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.swa_utils import SWALR
 
-from gnn_mup import TransferError, rules, set_lr, transfer_groups
-from gnn_mup.plan import resolve_optimizer
-from gnn_mup.rules import Family
+from gnn_mup import TransferError, set_lr, transfer_groups
+from gnn_mup.rules import table as rules
+from gnn_mup.rules.plan import resolve_optimizer
+from gnn_mup.rules.table import Family
 
 CLASSES = sorted(
     (c for c in vars(torch.optim).values() if isinstance(c, type) and issubclass(c, Optimizer)),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, global_mean_pool
 
 from gnn_mup import apply_transfer, make_base_shapes, plan_transfer
-from gnn_mup.diagnostics.layers import folded, layers_of
+from gnn_mup.diagnostics.coord.layers import folded, layers_of
 
 DRAW = torch.Generator().manual_seed(3)
 X = torch.randn(24, 6, generator=DRAW)

@@ -70,7 +70,7 @@ from gnn_mup import (
     remove_transfer,
     transfer_groups,
 )
-from gnn_mup.plan import Plan
+from gnn_mup.rules.plan import Plan
 
 
 def build(cls: type[nn.Module], *args: Any) -> Any:

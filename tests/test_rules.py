@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gnn_mup import clip_grad_norm_, rules
-from gnn_mup.rules import ADAM, ADAMW, SGD, Family, Kind, Optimizer, Ratio, Role, Spot
+from gnn_mup import clip_grad_norm_
+from gnn_mup.rules import table as rules
+from gnn_mup.rules.table import ADAM, ADAMW, SGD, Family, Kind, Optimizer, Ratio, Role, Spot
 
 D, L = 256, 16  # the numbers by hand below are for this size
 

@@ -10,8 +10,8 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from gnn_mup import plan_transfer
-from gnn_mup.scores import scores
-from gnn_mup.trace import trace
+from gnn_mup.analysis.scores import scores
+from gnn_mup.ir.trace import trace
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
 

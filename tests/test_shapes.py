@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnn_mup import initial, safe_yaml, shapefile
-from gnn_mup.depth_match import How, counterparts
-from gnn_mup.errors import BaseShapeError
-from gnn_mup.shapes import (
+from gnn_mup.base import files as shapefile
+from gnn_mup.base import initial, safe_yaml
+from gnn_mup.base.matching import How, counterparts
+from gnn_mup.base.shapes import (
     BaseShapes,
     BaseTensor,
     initial_rms,
@@ -31,6 +31,7 @@ from gnn_mup.shapes import (
     save_base_shapes,
     tensor_rms,
 )
+from gnn_mup.errors import BaseShapeError
 
 DATA, OUT = 11, 7
 

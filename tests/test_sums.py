@@ -16,9 +16,9 @@ from models import D, L, PreNorm
 from torch import Tensor, nn
 
 from gnn_mup import SurgeryError, TransferWarning, apply_transfer, fold_transfer, plan_transfer
-from gnn_mup.expand import expanded
-from gnn_mup.graph import Ref
-from gnn_mup.plan import Plan
+from gnn_mup.ir.expand import expanded
+from gnn_mup.ir.graph import Ref
+from gnn_mup.rules.plan import Plan
 
 Branch = Callable[[Tensor], Tensor]
 

@@ -18,14 +18,14 @@ import torch
 from torch import nn
 
 from gnn_mup import TransferError, TransferWarning
-from gnn_mup.diagnostics import cells as cells_module
-from gnn_mup.diagnostics.cells import Cell, Claim, Queue, born
-from gnn_mup.diagnostics.fit import Fit
-from gnn_mup.diagnostics.store import open_store, results
-from gnn_mup.diagnostics.sweep import grid, load_sweep, parameterizations, sweep
-from gnn_mup.diagnostics.sweep_bar import seconds_left, spoken
-from gnn_mup.diagnostics.sweep_plots import _headline, _label
-from gnn_mup.diagnostics.sweep_report import SweepReport
+from gnn_mup.diagnostics.sweep import cells as cells_module
+from gnn_mup.diagnostics.sweep.bar import seconds_left, spoken
+from gnn_mup.diagnostics.sweep.cells import Cell, Claim, Queue, born
+from gnn_mup.diagnostics.sweep.fit import Fit
+from gnn_mup.diagnostics.sweep.plots import _headline, _label
+from gnn_mup.diagnostics.sweep.report import SweepReport
+from gnn_mup.diagnostics.sweep.store import open_store, results
+from gnn_mup.diagnostics.sweep.sweep import grid, load_sweep, parameterizations, sweep
 
 
 def cell(width: int, lr: float, loss: float, kind: str = "transfer", **more: Any) -> dict[str, Any]:
@@ -583,7 +583,7 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: A
 
 def test_nothing_heavy_is_imported_before_it_is_used() -> None:
     code = (
-        "import sys, gnn_mup, gnn_mup.diagnostics.sweep, gnn_mup.diagnostics.tune\n"
+        "import sys, gnn_mup, gnn_mup.diagnostics.sweep.sweep, gnn_mup.diagnostics.sweep.tune\n"
         "bad = {'optuna', 'matplotlib', 'sqlalchemy', 'filelock._api'} & set(sys.modules)\n"
         "assert not bad - {'filelock._api'}, bad"
     )

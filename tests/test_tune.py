@@ -19,8 +19,8 @@ from gnn_mup import (
     plan_transfer,
     save_base_shapes,
 )
-from gnn_mup.diagnostics.fit import Fit
-from gnn_mup.diagnostics.tune import TuneReport, tune, with_values
+from gnn_mup.diagnostics.sweep.fit import Fit
+from gnn_mup.diagnostics.sweep.tune import TuneReport, tune, with_values
 
 
 class Gnn(nn.Module):

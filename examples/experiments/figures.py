@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from gnn_mup.diagnostics.sweep_numbers import name_of
+from gnn_mup.diagnostics.sweep.numbers import name_of
 
 MARKS = "osD^vP*"
 STYLES = ("-", "--", ":", "-.")

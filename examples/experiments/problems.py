@@ -19,7 +19,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import remove_self_loops, to_scipy_sparse_matrix
 
-from gnn_mup.datasets import digits, load
+from gnn_mup.data.datasets import digits, load
 from gnn_mup.transforms import NormalizeRows
 
 from .models import Stack

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from gnn_mup.diagnostics.sweep import sweep
-from gnn_mup.diagnostics.sweep_report import SweepReport
+from gnn_mup.diagnostics.sweep.report import SweepReport
+from gnn_mup.diagnostics.sweep.sweep import sweep
 
 SIZES = ((16, 2), (32, 4), (64, 8), (128, 16))
 QUICK_SIZES = ((16, 2), (32, 4))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gnn_mup.diagnostics.fit import Fit
+from gnn_mup.diagnostics.sweep.fit import Fit
 
 from .problems import Problem
 

@@ -59,7 +59,7 @@ def _demo(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument("--quick", action="store_true", help="the smallest run that shows it")
 
     def run(args: argparse.Namespace) -> Outcome:
-        from gnn_mup import demo
+        from . import demo
 
         given = {} if args.seconds is None else {"seconds": args.seconds}
         code = demo.run(out=args.out, quick=args.quick, **given)
@@ -141,7 +141,7 @@ def _measuring(function: str) -> Run:
     """One of the functions of `measure`, on a data set."""
 
     def run(args: argparse.Namespace) -> Outcome:
-        from gnn_mup import datasets, measure
+        from gnn_mup.data import datasets, measure
 
         data = datasets.load(args.dataset, args.root, split=args.split)
         report = getattr(measure, function)(data, **passed_on(args, "dataset", "root", "split"))
@@ -218,7 +218,7 @@ def _sweep(parser: argparse.ArgumentParser) -> Run:
     more("--name", help="of the study in the storage (default: sweep)")
 
     def run(args: argparse.Namespace) -> Outcome:
-        from gnn_mup.diagnostics.sweep import sweep
+        from gnn_mup.diagnostics.sweep.sweep import sweep
 
         own = ("factory", "fit", "example", "plot", "html", "csv", "max_drift")
         factory, fit = load_factory(args.factory), load_factory(args.fit)

@@ -1,10 +1,10 @@
 """Checks that answer yes or no, over width and over depth. Pictures are drawn only when asked."""
 
-from .compare import compare
-from .coord_check import assert_transfers, coord_check, probe_batch
-from .decay import decay_check
-from .report import CoordReport
-from .verdict import Verdict
+from .coord.check import assert_transfers, coord_check, probe_batch
+from .coord.compare import compare
+from .coord.decay import decay_check
+from .coord.report import CoordReport
+from .coord.verdict import Verdict
 
 __all__ = [
     "CoordReport",

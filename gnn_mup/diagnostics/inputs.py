@@ -13,8 +13,8 @@ from torch import nn
 from torch_geometric.data.data import BaseData
 
 from gnn_mup import TransferError, apply_transfer
+from gnn_mup.api.groups import PLAN_ATTRIBUTE
 from gnn_mup.arguments import as_list, check_function, check_size, check_takes
-from gnn_mup.groups import PLAN_ATTRIBUTE
 
 from .losses import check_batch
 

@@ -1,0 +1,253 @@
+"""Where each tensor sits + its numbers (+ a base) -> the plan. Reads the model, changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import nn
+
+from ..base.shapes import BaseShapes, Matched, initial_rms
+from ..errors import TransferError
+from ..rules import table as rules
+from ..rules.plan import ParamRecord, Plan, Settings
+from ..rules.table import MATRICES, Kind, Ratio, Role, Spot
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a parameter does for a weight that is computed from it, and the RMS of that weight.
+
+    "whole": the weight is proportional to it. "gain" and "direction": weight norm, where the gain
+    names its direction and the axes over which that one's norm is taken. "fixed": frozen, and
+    no rule is known.
+    """
+
+    does: Literal["whole", "gain", "direction", "fixed"]
+    rms: float
+    of: str = ""
+    axes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What the flow of data says of one parameter.
+
+    ``fan_in_axes`` are the axes summed over where the tensor is used, ``fan_out_axes`` those
+    that become features of the result; an axis in neither (relations, bases) is no width.
+    """
+
+    kind: Kind
+    role: Role
+    fan_in: float
+    fan_in_axes: tuple[int, ...] = ()
+    fan_out_axes: tuple[int, ...] = ()
+    branches: float = 1.0
+    reason: str = ""
+    used: bool = True
+    lookup: bool = False
+    joined: float = 1.0
+    head_dim: int = 0
+    packed: bool = False
+    part: Part | None = None
+    readouts: float = 1.0
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What holds for the whole model: its sizes, and the base beside which it stands."""
+
+    width: int
+    depth: int
+    correction: float = 1.0
+    base: BaseShapes | None = None
+    rescale: bool = True
+    matched: Mapping[str, Matched] = field(default_factory=dict)
+    """Every tensor beside the base's: ``base.match(...)``."""
+
+    @property
+    def depth_ratio(self) -> float:
+        base_depth = self.base.depth if self.base is not None else None
+        return 1.0 if base_depth is None else self.depth / base_depth
+
+
+def assemble(
+    model: nn.Module, placements: Mapping[str, Placement], frame: Frame, settings: Settings
+) -> Plan:
+    """The plan of a model whose tensors have been placed, without branches and messages."""
+    names = _all_names(model)
+    matched = frame.matched
+    before = {name: rms or 0.0 for name, rms in initial_rms(model).items()}
+    wheres = {n: _where(placements[n], frame, matched.get(n)) for n in before}
+    factors = dict.fromkeys(before, 1.0)
+    for name, where in wheres.items() if frame.rescale else ():
+        part, size = placements[name].part, before[name]
+        if part is not None and part.does == "fixed":
+            continue
+        if part is not None and part.does == "whole" and name not in matched:
+            size = part.rms
+        factors[name] = _init_factor(name, size, where, matched.get(name))
+    _normalise(model, placements, frame.rescale, matched, before, wheres, factors)
+    params = {}
+    for name, parameter in model.named_parameters():
+        placement = placements[name]
+        params[name] = ParamRecord(
+            name=name,
+            shape=tuple(parameter.shape),
+            where=wheres[name],
+            fan_in=placement.fan_in,
+            init_before=before[name],
+            init_factor=factors[name],
+            reason=placement.reason,
+            trainable=parameter.requires_grad,
+            used=placement.used,
+            aliases=tuple(n for n in names[id(parameter)] if n != name),
+        )
+    plan = Plan(
+        frame.width,
+        frame.depth,
+        params,
+        relative=frame.base is not None,
+        base_depth=None if frame.base is None else frame.base.depth,
+    )
+    return plan.under(settings)
+
+
+def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | Ratio:
+    correction = 1.0 if placement.lookup else frame.correction
+    if match is None:
+        return Spot(
+            placement.kind,
+            placement.role,
+            placement.fan_in,
+            frame.width,
+            frame.depth,
+            placement.branches,
+            correction,
+            placement.readouts,
+            joined=placement.joined,
+        )
+    assert frame.base is not None
+    return Ratio(
+        _grown_kind(placement, match),
+        placement.role,
+        _ratio(match, placement.fan_in_axes),
+        _ratio(match, placement.fan_out_axes),
+        frame.depth_ratio,
+        _branch_ratio(placement, frame, match),
+        correction,
+        _query(placement, frame, match),
+        frame.depth_ratio if placement.readouts > 1.0 else 1.0,
+        joined=_joined_ratio(placement, frame, match),
+    )
+
+
+def _normalise(
+    model: nn.Module,
+    placements: Mapping[str, Placement],
+    rescale: bool,
+    matched: Mapping[str, Matched],
+    before: Mapping[str, float],
+    wheres: dict[str, Spot | Ratio],
+    factors: dict[str, float],
+) -> None:
+    """Weight norm: the gain has the scale of the weight, and a direction of another length than
+    that moves the weight by as much more or less (`computed` derives both)."""
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    for name, placement in placements.items():
+        part = placement.part
+        if wheres[name].kind is Kind.DIRECTION and name not in matched:
+            length = before[name] * factors[name] * math.sqrt(placement.fan_in)
+            wheres[name] = replace(wheres[name], gain=length or 1.0)
+        if part is None or part.does != "gain":
+            continue
+        direction, match = wheres[part.of], matched.get(part.of)
+        after = before[part.of] * factors[part.of]
+        if rescale and direction.kind in MATRICES and not (match and match.unchanged):
+            factors[name] = after / part.rms
+        length = math.prod(
+            shapes[part.of][axis] if match is None else match.ratio(axis) for axis in part.axes
+        )
+        size = rules.init_rms(direction) or 1.0
+        wheres[name] = replace(wheres[name], gain=size * math.sqrt(length))
+        if match is None:
+            longer = after / (part.rms * factors[name])
+            wheres[part.of] = replace(direction, gain=longer)
+
+
+def _query(placement: Placement, frame: Frame, match: Matched) -> float:
+    assert frame.base is not None
+    before = frame.base.head_dims.get(match.base_name)
+    if before is None or not placement.head_dim or placement.packed:
+        return 1.0
+    return rules.query_factor(placement.head_dim, before)
+
+
+def _grown_kind(placement: Placement, match: Matched) -> Kind:
+    """The width type that base and delta show; the trace only says which axis is which."""
+    grows_in = any(match.grows[axis] for axis in placement.fan_in_axes)
+    grows_out = any(match.grows[axis] for axis in placement.fan_out_axes)
+    if placement.kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH) and grows_out:
+        return Kind.GENERATED_FROM_WIDTH if grows_in else Kind.GENERATED_FROM_DATA
+    if not placement.fan_in_axes:
+        matrix = placement.kind is Kind.WIDTH  # the bias of a generated matrix: one itself
+        grown = Kind.GENERATED_FROM_DATA if matrix else Kind.VECTOR
+        return grown if grows_out else Kind.NO_WIDTH
+    return {
+        (True, True): Kind.MIXED if placement.kind is Kind.MIXED else Kind.WIDTH,
+        (True, False): Kind.DIRECTION if placement.kind is Kind.DIRECTION else Kind.WIDTH_OUT,
+        (False, True): Kind.DATA_IN,
+        (False, False): Kind.NO_WIDTH,
+    }[grows_in, grows_out]
+
+
+def _ratio(match: Matched, axes: tuple[int, ...]) -> float:
+    return math.prod(match.ratio(axis) for axis in axes)
+
+
+def _joined_ratio(placement: Placement, frame: Frame, match: Matched) -> float:
+    """How many more states are read side by side than in the base: what the ratio of fan-ins has
+    beyond that of the widths."""
+    assert frame.base is not None
+    if placement.joined == 1.0 or not frame.base.width:
+        return 1.0
+    return _ratio(match, placement.fan_in_axes) * frame.base.width / frame.width
+
+
+def _branch_ratio(placement: Placement, frame: Frame, match: Matched) -> float:
+    assert frame.base is not None
+    recorded = frame.base.branches.get(match.base_name)
+    if recorded is not None:
+        return placement.branches / recorded
+    # A tensor that feeds several branches is tied over the layers: its count grows like L.
+    return 1.0 if placement.branches == 1 else frame.depth_ratio
+
+
+def _init_factor(name: str, before: float, where: Spot | Ratio, match: Matched | None) -> float:
+    """What a drawn tensor is multiplied by. Zeros stay zero; vectors and scalars are left."""
+    if before == 0.0:
+        return 1.0
+    if where.kind not in MATRICES:  # left as drawn, but a bias of queries goes with its weight
+        return where.query if isinstance(where, Ratio) else 1.0
+    target = rules.init_rms(where)
+    assert target is not None
+    if match is None:
+        return target / before
+    if match.unchanged:
+        return 1.0
+    if match.rms is None:
+        raise TransferError(
+            f"{name}: the base shapes have no initial RMS (a plain mup file has none), so its "
+            "scale cannot be set. Pass the base module itself: apply_transfer(model, example, "
+            'base=base_model, delta=delta_model), or keep the weights with init="keep"'
+        )
+    return match.rms * target / before if match.rms else 1.0
+
+
+def _all_names(model: nn.Module) -> dict[int, list[str]]:
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names

@@ -1,0 +1,355 @@
+"""Which weights a factor of the forward pass can be baked into, exactly; and the baking.
+
+A factor moves backwards from where it is applied, through everything that commutes with a positive
+number (sums, gathers, ReLU, dropout), until it meets weights it can be multiplied into: a matrix
+with its bias, the gain and bias of a norm. It is exact where nothing else hangs on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..analysis.roles import Places
+from ..errors import TransferError
+from ..ir import ops
+from ..ir.graph import Node, Ref
+from ..rules.display import fold_names
+from ..rules.plan import Fold, Plan
+from ..surgery.drafts import Drafts
+from ..surgery.operate import GAMMA, QUERY, Operation, attach, rescale, restore, set_factor
+from ..surgery.redraw import keep_scales
+from ..surgery.rewrite import SKIP
+from .groups import PLAN_ATTRIBUTE, part_of, plan_of
+
+_HOMOGENEOUS = ops.names("""
+    relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat stack scatter_add scatter_add_ index_add
+    index_add_ scatter_reduce scatter_reduce_ amax native_dropout _sparse_mm index_select index
+    gather
+""")
+"""f(c x) = c f(x) for positive c."""
+
+
+_INSERTED = "the residual connection itself was put in, and stays"
+
+
+class _No(Exception):
+    """Not exact, and why."""
+
+
+Uses = list[tuple[int, set[int]]]
+"""The scaled nodes, each with those of its consumers that see the factor."""
+
+
+@dataclass
+class _Way:
+    """The nodes a factor passes and the parameters it ends in."""
+
+    nodes: set[int]
+    params: set[str]
+    stops: set[int] = field(default_factory=set)
+    """Those of the nodes that carry the weights: what goes into them is not scaled."""
+
+
+class Folder:
+    """Finds folds in a traced model."""
+
+    def __init__(self, places: Places) -> None:
+        self.places, self.graph = places, places.graph
+        self.put_in = {span.end for span in places.spans}
+
+    def fold(self, module: str, attribute: str, factor: float, uses: Uses) -> Fold:
+        """A factor on these operands, as these consumers see them, one for each time it runs."""
+        way = _Way(set(), set())
+        try:
+            ends = set().union(*(consumers for _, consumers in uses))
+            for operand, _ in uses:
+                self._back(operand, way)
+            self._alone(way, ends)
+            if not way.params:
+                raise _No("there is no weight on the way")
+        except _No as reason:
+            params = self._ahead(uses)
+            if params:
+                return Fold(module, attribute, factor, tuple(sorted(params)))
+            return Fold(module, attribute, factor, (), str(reason))
+        return Fold(module, attribute, factor, tuple(sorted(way.params)))
+
+    def _ahead(self, uses: Uses) -> set[str]:
+        """The other way: into matrices that are applied to nothing but the scaled values."""
+        operands = {operand for operand, _ in uses}
+        params: set[str] = set()
+        for _, consumers in uses:
+            for index in consumers:
+                if not self.places.lineage.contractions >> index & 1:
+                    return set()
+                here = [u for u in self.places.uses_at(index) if u.how == "matrix"]
+                if len(here) != 1 or here[0].data not in operands:
+                    return set()
+                try:
+                    params.add(self._matrix_at(self.graph[index], here[0].param))
+                except _No:
+                    return set()
+        nodes = set().union(*(consumers for _, consumers in uses))
+        used = [u.node for name in params for u in self.places.uses.by_param[name]]
+        return params if all(node in nodes for node in used) else set()
+
+    def _back(self, index: int, way: _Way) -> None:
+        node = self.graph[index]
+        if index in way.nodes:
+            return
+        way.nodes.add(index)
+        if index in self.put_in:
+            raise _No("a residual connection was put in on the way")
+        if self.places.lineage.contractions >> index & 1 or node.op in ops.NORM:
+            way.stops.add(index)
+        if self.places.lineage.contractions >> index & 1:
+            way.params |= self._weights_at(node)
+            return
+        for parent in self._scaled_parents(node, way):
+            self._back(parent, way)
+
+    def _weights_at(self, node: Node) -> set[str]:
+        uses = self.places.uses_at(node.index)
+        matrices = {u.param for u in uses if u.how == "matrix"}
+        biased = node.op in ("addmm", "baddbmm")
+        bias = self.graph[node.parents[0]] if biased else None
+        if len(matrices) != 1 or node.op in ops.RECURRENT or (bias and bias.param is None):
+            raise _No(f"{node.op} is not one matrix and its bias")
+        found = self._matrix_at(node, min(matrices))
+        return {found} | ({str(bias.param)} if bias else set())
+
+    def _matrix_at(self, node: Node, name: str) -> str:
+        """What has to be scaled for the weight of a contraction, made of this matrix, to be."""
+        operands = node.parents[1:] if node.op in ("addmm", "baddbmm") else node.parents
+        weights = [o for o in operands if self.places.lineage.weight_like(o)]
+        found = self._carrier(weights[0], name) if len(weights) == 1 else None
+        if found is None:
+            raise _No("its weight is computed from parameters")
+        return found
+
+    def _carrier(self, index: int, name: str) -> str | None:
+        """The parameter that a weight grows with: the matrix, or the gain of its weight norm."""
+        node = self.graph[index]
+        if node.op == "param":
+            return name if node.param == name else None
+        if node.op == "_weight_norm_interface":
+            direction, gain = (self.graph[p] for p in node.parents[:2])
+            return gain.param if direction.param == name else None
+        if node.op not in ops.ALIAS | ops.PICK | ops.GATHER | ops.MUL | {"mm", "bmm"}:
+            return None
+        ways = [self._carrier(p, name) for p in node.parents if self.graph[p].weights]
+        found = [way for way in ways if way is not None]
+        return found[0] if len(found) == 1 else None
+
+    def _scaled_parents(self, node: Node, way: _Way) -> list[int]:
+        """What has to be scaled for this node to be."""
+        args = [a.node for a in node.args if isinstance(a, Ref)]
+        if node.op in ops.NORM:
+            params = {u.param for u in self.places.uses_at(node.index)}
+            if not params or len(args) < 2:
+                raise _No("a norm without a gain swallows it")
+            way.params |= params
+            return []
+        if node.op in ops.ADD:
+            pure = [a for a in args if self.graph[a].pure]
+            way.params |= {str(self.graph[a].param) for a in pure if self.graph[a].param}
+            if any(self.graph[a].param is None for a in pure) or len(args) < 2:
+                raise _No("a constant is added on the way")
+            return [a for a in args if a not in pure]
+        if node.op == "param":
+            way.params.add(str(node.param))
+            return []
+        if node.op == "embedding":
+            return args[:1]
+        if node.op in ops.ATTENTION:
+            return args[2:3]
+        if node.op in ops.MUL:
+            return self._factor_of(node, args)
+        if node.op in ops.ALIAS | ops.PICK | _HOMOGENEOUS:
+            listed = node.args[0] if node.op in ("cat", "stack") else ()
+            known = [(a, self.graph[a]) for a in args]
+            return [r.node for r in listed if isinstance(r, Ref)] or [
+                a for a, n in known if n.floating and (n.data or n.weights)
+            ]
+        if not node.weights:
+            raise _No("it acts on the data themselves")
+        raise _No(f"{node.op} does not commute with it")
+
+    def _factor_of(self, node: Node, args: list[int]) -> list[int]:
+        """Of a product only one operand is scaled: the first that leads to weights of its own."""
+        data = [a for a in args if self.graph[a].data]
+        if len(data) == 1:
+            return data
+        for operand in reversed(data):
+            trial = _Way({node.index}, set())
+            try:
+                self._back(operand, trial)
+                self._alone(trial, set(self.graph.children[node.index]))
+            except _No:
+                continue
+            return [operand]
+        raise _No("a product of features shares its weights")
+
+    def _alone(self, way: _Way, ends: set[int]) -> None:
+        for index in way.nodes:
+            for child in self.graph.live_children(index):
+                if child.index not in (way.nodes - way.stops) | ends:
+                    raise _No("a value on the way is used elsewhere too")
+        for name in way.params:
+            if any(use.node not in way.nodes for use in self.places.uses.by_param[name]):
+                raise _No(f"{name} is used elsewhere too")
+
+
+def find_folds(
+    drafts: Drafts, operations: Iterable[Operation], places: Places, found: Mapping[int, Any]
+) -> tuple[Fold, ...]:
+    """For every factor that the drafts put on a module: where it could be baked in."""
+    folder = Folder(places)
+    uses: dict[tuple[str, str], Uses] = {}
+    for (module, position, action), nodes in drafts.scaled.items():
+        key = (module, drafts.slots[module, position, action])
+        uses.setdefault(key, []).extend((operand, {consumer}) for consumer, operand in nodes)
+    for index, (aggregation, factor) in found.items():
+        if factor != 1.0 and aggregation.module is not None:
+            children = {c.index for c in places.graph.live_children(index)}
+            uses.setdefault((aggregation.module, GAMMA), []).append((index, children))
+    folds = []
+    for operation in operations:
+        for attribute, factor in dict(operation.floats).items():
+            here = uses.get((operation.module, attribute))
+            if attribute == QUERY:
+                folds.append(Fold(operation.module, attribute, factor))
+            elif here:
+                folds.append(folder.fold(operation.module, attribute, factor, here))
+            else:
+                inserted = attribute.startswith(SKIP.format(""))
+                reason = _INSERTED if inserted else "it is applied by code outside the layers"
+                folds.append(Fold(operation.module, attribute, factor, (), reason))
+    return tuple(folds)
+
+
+@dataclass(frozen=True)
+class FoldReport:
+    """What `fold_transfer` did: factors baked into weights, and those that had to stay."""
+
+    folded: tuple[Fold, ...]
+    kept: tuple[Fold, ...]
+
+    @property
+    def complete(self) -> bool:
+        return not self.kept
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.folded)} factors baked into weights"]
+        lines += [
+            f"  kept {f.factor:.4g} in {f.module or 'the model'}: {f.reason}" for f in self.kept
+        ]
+        return "\n".join(lines)
+
+
+def fold_transfer(model: nn.Module) -> FoldReport:
+    """Turn a trained transferred model into an ordinary one with the same outputs.
+
+    >>> report = fold_transfer(model)                                       # doctest: +SKIP
+    >>> print(report)                                                       # doctest: +SKIP
+
+    1/L and 1/gamma are multiplied into weights where that is exact; then the model has its own
+    class and forward pass back. Where one is not (a branch that ends in a GELU, say), it stays in
+    the forward pass and the report names it.
+    """
+    plan = _whole_plan(model, "fold")
+    folded = tuple(f for f in plan.folds if not f.reason)
+    kept = tuple(f for f in plan.folds if f.reason)
+    factors = _multiplied(model, folded, 1.0)
+    if not kept:
+        restore(model)
+    else:
+        modules = dict(model.named_modules())
+        for fold in folded:
+            set_factor(modules[fold.module], fold.attribute, 1.0)
+        _replan(model, plan.with_folds(kept, factors))
+    return FoldReport(folded, kept)
+
+
+def unfold_transfer(model: nn.Module) -> FoldReport:
+    """Give a transferred model the outputs back that it had before, through its weights.
+
+    >>> apply_transfer(model, batch, init="keep")                           # doctest: +SKIP
+    >>> print(unfold_transfer(model))                                       # doctest: +SKIP
+
+    The other way round from `fold_transfer`, before training: weights are multiplied by L and gamma
+    where that is exact; what could not be is named. Fine-tuning then starts from the checkpoint's
+    own function, with the rates of the rules.
+    """
+    plan = _whole_plan(model, "unfold")
+    folded = tuple(f for f in plan.folds if not f.reason)
+    _replan(model, plan.with_folds(plan.folds, _multiplied(model, folded, -1.0)))
+    return FoldReport(folded, tuple(f for f in plan.folds if f.reason))
+
+
+def _whole_plan(model: nn.Module, verb: str) -> Plan:
+    """The plan of a model that still has every parameter as it was planned."""
+    plan = plan_of(model)
+    if PLAN_ATTRIBUTE not in model.__dict__:
+        raise TransferError(f"the transfer sits on a part of this model: {part_of(model, verb)}")
+    here = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    gone = [n for n, r in plan.params.items() if here.get(n) != r.shape]
+    if gone:
+        raise TransferError(
+            f"the model no longer has {gone[0]} as it was planned: what was replaced cannot be "
+            "folded. Call remove_transfer(model), or fold before layers are replaced"
+        )
+    return plan
+
+
+def _multiplied(model: nn.Module, folds: Iterable[Fold], power: float) -> dict[str, float]:
+    """Factors to this power into the weights; returns what each parameter was multiplied by."""
+    factors: dict[str, float] = {}
+    modules = dict(model.named_modules())
+    for fold in folds:
+        if fold.attribute == QUERY:
+            _fold_queries(modules[fold.module], fold.factor**power)
+        for name in fold.params:
+            factors[name] = factors.get(name, 1.0) * fold.factor**power
+    rescale(model, factors)
+    return factors
+
+
+def _replan(model: nn.Module, plan: Plan) -> None:
+    attach(model, PLAN_ATTRIBUTE, plan)
+    keep_scales(model, plan)
+
+
+def forward_changes(plan: Plan) -> list[str]:
+    """What a checkpoint's owner has to know where weights are kept and the forward pass is not."""
+    changes = [
+        f"{b.count} x {b.what} times {b.factor:.4g}" for b in plan.branches if b.factor != 1.0
+    ]
+    layers = sum(m.count for m in plan.messages if not m.normalised)
+    if layers:
+        changes.append(f"{layers} x message passing divided by gamma = {plan.gamma:.4g}")
+    if not changes:
+        return []
+    params = fold_names(dict.fromkeys(name for fold in plan.folds for name in fold.params))
+    kept = sorted({fold.reason for fold in plan.folds if fold.reason})
+    back = f" into {', '.join(params)}" if params else ""
+    rest = f" (all but what cannot be: {'; '.join(kept)})" if kept else " exactly"
+    return [
+        f"init='keep': the weights stay, the forward pass does not: {'; '.join(changes)}. A "
+        "checkpoint that was trained without gnn_mup gives other outputs than before. Fine-tune it "
+        f"as it is; or call unfold_transfer(model), which brings its outputs back{back}{rest}; or "
+        "pass residual='off', gamma=None: then nothing but the learning rates changes"
+    ]
+
+
+def _fold_queries(module: nn.Module, factor: float) -> None:
+    with torch.no_grad():
+        for name in ("in_proj_weight", "in_proj_bias"):
+            packed = module._parameters[name]
+            if packed is not None:
+                packed[: packed.size(0) // 3] *= factor

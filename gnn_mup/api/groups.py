@@ -1,0 +1,248 @@
+"""From a plan to parameter groups that any torch optimizer takes as they are."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..arguments import as_patterns, as_table, check_module, check_number, shown
+from ..errors import NotApplied, StaleGroups, TransferError
+from ..rules.plan import ParamRecord, Plan, Settings, resolve_optimizer
+from ..surgery.measured import measured_of
+
+PLAN_ATTRIBUTE = "_gnn_mup_plan"
+"""A transferred model carries its plan (names and floats) under this name."""
+LR_MULT = "{'decoder.*': 0.5}"
+"""How `lr_mult` is written, for error messages."""
+
+
+class TransferGroups(list[dict[str, Any]]):
+    """A list of parameter groups, with the plan that they come from.
+
+    >>> optimizer = torch.optim.Adam(groups)                                # doctest: +SKIP
+    >>> OneCycleLR(optimizer, max_lr=groups.scaled(0.1), total_steps=100)   # doctest: +SKIP
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], plan: Plan, model: nn.Module | None = None
+    ) -> None:
+        super().__init__(groups)
+        self.plan = plan
+        self._model = None if model is None else weakref.ref(model)
+
+    def scaled(self, value: float) -> list[float]:
+        """One value a group, for schedulers that take absolute numbers (`max_lr`, `min_lr`)."""
+        check_number("value", value)
+        return [value * group["lr_scale"] for group in list.__iter__(self)]
+
+    def check(self) -> None:
+        """Raise `StaleGroups` where the model no longer owns these parameters.
+
+        `fully_shard` replaces every parameter; an optimizer made from older groups would train
+        nothing, silently. Nor would it train a layer that was added later, which raises too. The
+        check runs whenever the groups are handed on.
+        """
+        model = None if self._model is None else self._model()
+        if model is None:
+            return
+        _refuse_unknown(
+            n for n, p in model.named_parameters() if p.requires_grad and not _known(n, self.plan)
+        )
+        owned = {id(p) for p in model.parameters()}
+        stale = sum(id(p) not in owned for g in list.__iter__(self) for p in g["params"])
+        if stale:
+            raise StaleGroups(
+                f"{stale} parameters in these groups no longer belong to the model (fully_shard "
+                "and .to_empty() replace parameters). Make the groups afterwards: "
+                "groups = transfer_groups(model, lr=..., optimizer=...)"
+            )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.check()
+        return super().__iter__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (TransferGroups, (list(list.__iter__(self)), self.plan))
+
+
+def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
+    """Every trainable parameter of the model in exactly one group, merged where numbers agree."""
+    merged: dict[tuple[str, ...], dict[str, Any]] = {}
+    unknown = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        record = _known(name, plan)
+        if record is None:
+            unknown.append(name)
+            continue
+        numbers = {
+            "lr": record.lr,
+            "weight_decay": record.weight_decay,
+            "lr_scale": record.lr_scale,
+        }
+        if record.eps is not None:
+            numbers["eps"] = record.eps
+        key = (record.role.value, *(f"{value:.12g}" for value in numbers.values()))
+        merged.setdefault(key, {"params": [], "name": record.role.value, **numbers})
+        merged[key]["params"].append(parameter)
+    _refuse_unknown(unknown)
+    return TransferGroups(merged.values(), plan, model)
+
+
+def _known(name: str, plan: Plan) -> ParamRecord | None:
+    return plan.params.get(name) or plan.params.get(plain_name(name))
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    if unknown := list(names):
+        raise TransferError(
+            f"the plan does not know {', '.join(unknown[:5])}: layers added after apply_transfer "
+            "have no role. Call remove_transfer(model), then apply_transfer(model, example) again"
+        )
+
+
+def transfer_groups(
+    model: nn.Module,
+    lr: float | None = None,
+    optimizer: str | type | None = None,
+    *,
+    weight_decay: float | None = None,
+    eps: float | None = None,
+    lr_mult: Mapping[str, float] | None = None,
+    no_decay: Iterable[str] | None = None,
+) -> TransferGroups:
+    """New groups for a model that was transferred already, without touching it.
+
+    >>> groups = transfer_groups(model, lr=0.05, optimizer="adamw")          # doctest: +SKIP
+
+    What is not given stays as it was. Use it for another learning rate or optimizer, after
+    un-freezing parameters, or after `fully_shard` has replaced every parameter.
+    """
+    plan = plan_of(model)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise TransferError(
+            f"all parameters of {type(model).__name__} are frozen: model.requires_grad_(True) first"
+        )
+    old = plan.settings
+    new = Settings(
+        lr=old.lr if lr is None else lr,
+        optimizer=old.optimizer if optimizer is None else resolve_optimizer(optimizer),
+        weight_decay=old.weight_decay if weight_decay is None else weight_decay,
+        eps=old.eps if eps is None else eps,
+        lr_mult=old.lr_mult if lr_mult is None else as_table("lr_mult", lr_mult, LR_MULT),
+        no_decay=old.no_decay if no_decay is None else as_patterns("no_decay", no_decay),
+    )
+    return build_groups(model, plan.under(new))
+
+
+def set_lr(optimizer: Any, lr: float) -> None:
+    """Set the learning rate by hand: each group gets ``lr`` times its own factor.
+
+    >>> set_lr(optimizer, 0.1 * min(1.0, step / 100))                       # doctest: +SKIP
+
+    ``group["lr"] = lr`` for all groups would undo the transfer. It also serves schedulers that
+    know one absolute number only (`CosineAnnealingLR(eta_min=...)`): let one run on an optimizer
+    of its own and hand its number on.
+    """
+    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0 <= lr < math.inf:
+        raise TransferError(f"lr must be a finite number that is not negative, not {lr!r}")
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups or any("lr_scale" not in group for group in groups):
+        raise TransferError(
+            f"{type(optimizer).__name__} has a group without lr_scale, so nothing is known of its "
+            "learning rate. Make it from the groups of a transfer: Adam(apply_transfer(model, ...))"
+        )
+    for group in groups:
+        value = float(lr) * group["lr_scale"]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+def plan_of(model: nn.Module) -> Plan:
+    """The plan that a transferred model carries; wrappers such as DDP are looked through."""
+    check_module(model)
+    for module in model.modules():
+        plan = module.__dict__.get(PLAN_ATTRIBUTE)
+        if isinstance(plan, Plan):
+            return plan.with_factors(_loaded(module, plan))
+    raise NotApplied(
+        f"{type(model).__name__} carries no transfer. Type: "
+        "groups = apply_transfer(model, example, lr=...)"
+    )
+
+
+def _loaded(model: nn.Module, plan: Plan) -> dict[tuple[str, str], float]:
+    """Measured factors that a `state_dict` has brought along since."""
+    modules = dict(model.named_modules())
+    found = {}
+    for fold in plan.folds:
+        module = modules.get(fold.module)
+        if module is not None and fold.attribute in measured_of(module):
+            found[fold.module, fold.attribute] = module.__dict__[fold.attribute]
+    return found
+
+
+def part_of(model: nn.Module, verb: str) -> str:
+    """What to type where a wrapper was passed, and the model inside it is meant."""
+    path = next(n for n, m in model.named_modules() if PLAN_ATTRIBUTE in m.__dict__)
+    return f"type {verb}_transfer(model.get_submodule({path!r}))"
+
+
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what DDP, torch.compile and FSDP put before it."""
+    stripped = True
+    while stripped:
+        stripped = False
+        for prefix in _WRAPPERS:
+            if name.startswith(prefix):
+                name, stripped = name.removeprefix(prefix), True
+            elif f".{prefix}" in name and prefix != "module.":
+                name, stripped = name.replace(f".{prefix}", "."), True
+    return name
+
+
+def clip_grad_norm_(groups: Iterable[dict[str, Any]], max_norm: float) -> Tensor:
+    """Clip by ``sqrt(sum lr * |grad|^2)``, the norm that transfers; returns the norm.
+
+    The plain global norm does not: under SGD the decoder dominates it at every width. The
+    learning rates are the initial ones, so a schedule does not move the threshold.
+
+    >>> clip_grad_norm_(groups, 1.0)                                        # doctest: +SKIP
+    """
+    if isinstance(max_norm, float | int) and not max_norm > 0:
+        raise TransferError(f"max_norm must be positive, not {max_norm!r}")
+    if max_norm != float("inf"):
+        check_number("max_norm", max_norm, positive=True)
+    squares: list[Tensor] = []
+    gradients: list[Tensor] = []
+    for group in groups if isinstance(groups, Iterable) else [groups]:
+        if not isinstance(group, dict) or not {"params", "lr"} <= group.keys():
+            raise TransferError(
+                f"clip_grad_norm_ takes parameter groups, not {shown(group)}: pass the groups of "
+                "apply_transfer, or optimizer.param_groups"
+            )
+        found = [p.grad for p in group["params"] if p.grad is not None]
+        if not found:
+            continue
+        lr = group["initial_lr"] if "initial_lr" in group else group["lr"]
+        squares.append(lr * torch.nn.utils.get_total_norm(found) ** 2)
+        gradients += found
+    if not squares:
+        return torch.tensor(0.0)
+    device = squares[0].device
+    norm = torch.stack([square.to(device) for square in squares]).sum().sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.device))
+    return norm

@@ -1,0 +1,84 @@
+"""The arguments of `apply_transfer`, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from ..arguments import as_patterns, as_table, check_one_of, shown
+from ..base.tuned import CORRECTION, DECAY, LR
+from ..errors import TransferError
+from ..rules.plan import Settings, resolve_optimizer
+from ..rules.table import Role
+from .groups import LR_MULT
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `apply_transfer` that say how, not how fast."""
+
+    base: Any = None
+    delta: nn.Module | None = None
+    residual: str = "auto"
+    depth: int | None = None
+    gamma: str | float | None = "auto"
+    correction: float | str = CORRECTION
+    init: str = "rescale"
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_one_of("residual", self.residual, ("auto", "scale", "insert", "off"))
+        check_one_of("init", self.init, ("rescale", "keep"))
+        for name, value, word in (
+            ("gamma", self.gamma, ("auto", "layer")),
+            ("correction", self.correction, ("auto",)),
+        ):
+            if isinstance(value, str):
+                check_one_of(name, value, word)
+            elif value is not None or name == "correction":
+                _check_factor(name, value)
+        whole = isinstance(self.depth, int) and not isinstance(self.depth, bool)
+        if self.depth is not None and not (whole and self.depth > 0):
+            raise TransferError(f"depth must be a positive whole number, not {self.depth!r}")
+        for pattern, role in self.roles.items():
+            check_one_of(f"roles[{pattern!r}]", role, [r.value for r in Role])
+        if self.delta is not None and not isinstance(self.base, nn.Module):
+            raise TransferError(
+                "delta goes together with a base model, base=build(64), delta=build(96). A base "
+                "file, or what make_base_shapes returned, knows already what grows: leave delta out"
+            )
+
+
+def settings_of(
+    lr: float = LR,
+    optimizer: str | type = "adam",
+    weight_decay: float = DECAY,
+    eps: float | None = None,
+    lr_mult: Mapping[str, float] | None = None,
+    no_decay: Iterable[str] | None = None,
+) -> Settings:
+    return Settings(
+        lr,
+        resolve_optimizer(optimizer),
+        weight_decay,
+        eps,
+        as_table("lr_mult", lr_mult, LR_MULT),
+        None if no_decay is None else as_patterns("no_decay", no_decay),
+    )
+
+
+def roles_of(roles: Any) -> dict[str, str]:
+    return as_table("roles", roles, "{'head.*': 'decoder'}")
+
+
+def _check_factor(name: str, value: Any) -> None:
+    """A number that the forward pass or a learning rate is multiplied or divided by."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 1e-30 < value < 1e30:
+        raise TransferError(f"{name} must be a positive number, not {shown(value)}")
+
+
+__all__ = ["Options", "roles_of", "settings_of"]

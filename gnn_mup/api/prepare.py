@@ -1,0 +1,219 @@
+"""All that is known of a transfer before anything is changed: the stages, top to bottom."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from ..analysis.checks import (
+    no_decoder,
+    no_depth_limit,
+    no_limit_in_spite_of_branches,
+    recurrent_over_layers,
+    warnings_of,
+)
+from ..analysis.computed import placed_through
+from ..analysis.residual import Residuals
+from ..analysis.roles import overridden
+from ..analysis.scores import scores
+from ..base.shapes import BaseShapes
+from ..base.tuned import with_tuned
+from ..ir.example import Call, as_call, cloned
+from ..ir.trace import trace
+from ..rules.display import fold_names
+from ..rules.plan import Branch, Plan, Settings, check_patterns, matches
+from ..rules.table import Family, Role, residual_factor
+from ..surgery.branches import draft_branches
+from ..surgery.drafts import Drafts
+from ..surgery.insert import draft_insertions
+from ..surgery.messages import NORMALISED, draft_messages, draft_queries, gammas
+from ..surgery.operate import Operation, operate, restore
+from .assemble import Frame, Placement, assemble
+from .base_models import base_of
+from .findings import Findings, adds_per_block, find
+from .fold import find_folds, forward_changes
+from .options import Options
+
+
+def prepare(
+    model: nn.Module, example: Any, options: Options, settings: Settings
+) -> tuple[Plan, tuple[Operation, ...]]:
+    """Trace, place, assemble, draft: everything that is known before anything is changed."""
+    base = base_of(options, example)
+    settings, correction = with_tuned(base, settings, options.correction)
+    options = replace(options, correction=correction)
+    call = as_call(model, example)
+    findings = find(model, call, options, base)
+    depth = max(options.depth or findings.depth, 1)
+    placements = _placements(model, findings, options)
+    shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    frame = Frame(
+        findings.places.width,
+        depth,
+        _correction(options, settings, example),
+        base,
+        options.init == "rescale",
+        {} if base is None else base.match(shapes),
+    )
+    plan = assemble(model, placements, frame, settings)
+    drafts = Drafts(model)
+    factor = residual_factor(depth, base.depth if base is not None and base.depth else None)
+    factor = 1.0 if base is not None and not base.depth else factor
+    branches = _draft(drafts, findings, factor, options, base)
+    if base is None and options.gamma in ("auto", "layer"):
+        _remeasure(model, call, drafts, findings.residuals)
+    found = gammas(findings.residuals, options.gamma, _base_gamma(base))
+    messages = draft_messages(drafts, findings.residuals.graph, found)
+    notes, alarms = _remarks(findings, placements, options, base, branches)
+    alarms += draft_queries(drafts, placements, base, frame.matched)
+    notes += _contradictions(plan, placements)
+    operations = drafts.operations()
+    plan = replace(
+        plan,
+        folds=find_folds(drafts, operations, findings.places, found),
+        branches=tuple(branches),
+        messages=tuple(messages),
+        warnings=tuple(alarms),
+        notes=tuple(notes),
+        inserted=bool(findings.inserted),
+        scores=scores(findings.residuals.graph),
+    )
+    if options.init == "keep":
+        plan = replace(plan, notes=(*plan.notes, *forward_changes(plan)))
+    return plan, operations
+
+
+def _remeasure(model: nn.Module, call: Call, drafts: Drafts, residuals: Residuals) -> None:
+    """gamma belongs to the network as it will be: with 1/L, and divided by a first estimate.
+
+    In the untouched one sums over neighbours multiply from layer to layer; the features line up
+    with the best connected nodes, and overflow in the end.
+    """
+    graph = residuals.graph
+    large = [a for a in graph.aggregations if not a.gamma < NORMALISED]
+    estimates = [a.gamma for a in large if math.isfinite(a.gamma)]
+    if not estimates:
+        return
+    scaled = {a.module for a in large if a.module is not None}
+    trial = Drafts(model)
+    trial.drafts = copy.deepcopy(drafts.drafts)
+    for module in scaled:
+        trial.of(module).gamma = 1.0 / estimates[0]
+    try:
+        operate(model, trial.operations())
+        measured = trace(model, *cloned(call)).aggregations
+    finally:
+        restore(model)
+    if [a.module for a in measured] == [a.module for a in graph.aggregations]:
+        for old, new in zip(graph.aggregations, measured, strict=True):
+            factor = estimates[0] if old.module in scaled else 1.0
+            old.messages, old.rows = new.messages, new.rows * factor
+
+
+def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[str, Placement]:
+    placed = findings.places.place({n: tuple(p.shape) for n, p in model.named_parameters()})
+    check_patterns("roles", options.roles, placed)
+    for pattern, role in options.roles.items():
+        for name in placed:
+            if matches(pattern, [name]):
+                placed[name] = overridden(placed[name], Role(role))
+    return placed_through(model, placed)
+
+
+def _draft(
+    drafts: Drafts, findings: Findings, factor: float, options: Options, base: BaseShapes | None
+) -> list[Branch]:
+    readouts = None if base is None else factor
+    inserted = draft_insertions(drafts, findings.inserted, factor) if findings.inserted else []
+    scale = options.residual != "off"
+    return inserted + draft_branches(drafts, findings.residuals, factor, scale, readouts)
+
+
+def _remarks(
+    findings: Findings,
+    placements: Mapping[str, Placement],
+    options: Options,
+    base: BaseShapes | None,
+    branches: list[Branch],
+) -> tuple[list[str], list[str]]:
+    places = findings.places
+    alarms = warnings_of(places)
+    notes = []
+    if not findings.inserted and (not places.residuals.residual or places.residuals.nested):
+        notes += no_depth_limit(branches, places.residuals, options.residual)
+        notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
+            findings.refused
+        )
+    elif options.residual != "off":
+        notes += no_limit_in_spite_of_branches(places)
+    notes += recurrent_over_layers(places)
+    notes += no_decoder(places)
+    unused = [n for n, p in placements.items() if not p.used]
+    if unused:
+        notes.append(
+            f"not used in the traced forward pass: {', '.join(fold_names(unused))}. They were "
+            "placed by their shapes; if training uses them, pass an example (or set the mode) that "
+            "does"
+        )
+    for operation in dict.fromkeys(places.uses.unknown.values()):
+        names = [n for n, op in places.uses.unknown.items() if op == operation]
+        alarms.append(
+            f"{operation} is not known to the trace; its weights were taken as (out, in): "
+            f"{', '.join(fold_names(names))}. Say how the layer uses them with "
+            "@gnn_mup.describes(...)"
+        )
+    if base is not None and base.adds_per_block is not None:
+        here = adds_per_block(findings)
+        if here is not None and abs(here - base.adds_per_block) > 1e-6:
+            alarms.append(
+                f"{here:g} residual sums a message-passing step, and {base.adds_per_block:g} in "
+                "the base: depth transfers only between equal blocks"
+            )
+    return notes, alarms
+
+
+def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[str]:
+    """Where base and delta show another width type than the flow of data suggested."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, record in plan.params.items() if plan.relative else ():
+        if record.kind is not placements[name].kind and placements[name].used:
+            found.setdefault((record.kind.value, placements[name].kind.value), []).append(name)
+    return [
+        f"base and delta show {shown} where the trace suggests {traced}; the base was followed: "
+        + ", ".join(fold_names(names))
+        for (shown, traced), names in found.items()
+    ]
+
+
+def _base_gamma(base: BaseShapes | None) -> float | None:
+    if base is None:
+        return None
+    return float(base.gamma) if isinstance(base.gamma, int | float) else 1.0
+
+
+def _correction(options: Options, settings: Settings, example: Any) -> float:
+    if options.correction != "auto":
+        return float(options.correction)
+    if settings.optimizer.family is not Family.SGD:
+        return 1.0
+    from ..data.measure import measure_correction
+
+    return float(measure_correction(_as_data(example)).C)
+
+
+def _as_data(example: Any) -> Any:
+    from torch_geometric.data import Data
+
+    if isinstance(example, tuple | list) and example:
+        return Data(x=example[0], edge_index=example[1] if len(example) > 1 else None)
+    if isinstance(example, dict):
+        return Data(**{k: v for k, v in example.items() if k in ("x", "edge_index", "batch")})
+    return example
+
+
+__all__ = ["prepare"]

@@ -1,0 +1,115 @@
+"""`apply_transfer`, `plan_transfer` and `remove_transfer`."""
+
+from __future__ import annotations
+
+import warnings as python_warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from ..base.tuned import CORRECTION, DECAY, LR
+from ..errors import NotApplied, TransferError, TransferWarning
+from ..rules.plan import Plan, Settings
+from ..surgery.operate import attach, operate, rescale, restore
+from ..surgery.redraw import keep_scales
+from .admission import check_model, initialised, is_lazy_model, lazy_copy
+from .groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, part_of, plan_of
+from .options import Options, roles_of, settings_of
+from .prepare import prepare
+
+
+def apply_transfer(
+    model: nn.Module,
+    example: Any = None,
+    *,
+    lr: float = LR,
+    optimizer: str | type = "adam",
+    weight_decay: float = DECAY,
+    eps: float | None = None,
+    base: Any = None,
+    delta: nn.Module | None = None,
+    residual: str = "auto",
+    depth: int | None = None,
+    gamma: str | float | None = "auto",
+    correction: float | str = CORRECTION,
+    init: str = "rescale",
+    lr_mult: Mapping[str, float] | None = None,
+    no_decay: Iterable[str] | None = None,
+    roles: Mapping[str, str] | None = None,
+) -> TransferGroups:
+    """Make the hyperparameters of a model transfer over width and depth; returns its groups.
+
+    >>> groups = apply_transfer(model, (x, edge_index), lr=0.1)              # doctest: +SKIP
+    >>> optimizer = torch.optim.Adam(groups)                                # doctest: +SKIP
+    >>> print(groups.plan)                                                  # doctest: +SKIP
+
+    The model is changed in place: residual branches are scaled by 1/L, un-normalised message
+    passing by 1/gamma, initial weights to the scale of the rules. Its class for `isinstance`,
+    `state_dict` keys, parameter objects and `forward` signature stay. `docs/api.md` has the table
+    of arguments. A base file that `tune` wrote brings lr, weight_decay and correction along (what
+    is typed here goes before them) and its gamma (which a base always decides).
+    """
+    options = Options(base, delta, residual, depth, gamma, correction, init, roles_of(roles))
+    settings = settings_of(lr, optimizer, weight_decay, eps, lr_mult, no_decay)
+    check_model(model)
+    _initialise_lazy(model, example, options, settings)
+    plan, operations = prepare(model, example, options, settings)
+    groups = build_groups(model, plan)
+    operate(model, operations)
+    rescale(model, {name: record.init_factor for name, record in plan.params.items()})
+    keep_scales(model, plan, options.init == "keep")
+    attach(model, PLAN_ATTRIBUTE, plan)
+    _announce(plan, options)
+    return groups
+
+
+def plan_transfer(model: nn.Module, example: Any = None, **arguments: Any) -> Plan:
+    """What `apply_transfer` would do, with the same arguments, without changing anything."""
+    known = {"lr", "optimizer", "weight_decay", "eps", "lr_mult", "no_decay"}
+    settings = settings_of(**{k: v for k, v in arguments.items() if k in known})
+    arguments["roles"] = roles_of(arguments.get("roles"))
+    try:
+        options = Options(**{k: v for k, v in arguments.items() if k not in known})
+    except TypeError as error:
+        raise TransferError(f"plan_transfer: {error}".replace("Options.__init__() ", "")) from None
+    check_model(model)
+    if is_lazy_model(model):
+        model = initialised(lazy_copy(model), example)
+    return prepare(model, example, options, settings)[0]
+
+
+def remove_transfer(model: nn.Module) -> nn.Module:
+    """Give the model its own forward pass back, and its weights their own scale.
+
+    Trained values are kept: they are divided by the factors that the plan recorded.
+    """
+    plan = plan_of(model)
+    if PLAN_ATTRIBUTE not in model.__dict__:
+        raise NotApplied(f"the transfer sits on a part of this model: {part_of(model, 'remove')}")
+    here = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    known = [r for n, r in plan.params.items() if here.get(n) == r.shape]  # some may be replaced
+    rescale(model, {r.name: 1.0 / r.init_factor for r in known})
+    restore(model)
+    return model
+
+
+def _initialise_lazy(model: nn.Module, example: Any, options: Options, settings: Settings) -> None:
+    """Lazy layers get their sizes; in a copy first, so that a refusal finds the model lazy."""
+    if is_lazy_model(model):
+        prepare(initialised(lazy_copy(model), example), example, options, settings)
+        initialised(model, example)
+
+
+def _announce(plan: Plan, options: Options) -> None:
+    if plan.inserted and options.residual == "auto":
+        python_warnings.warn(
+            f"the model has no residual connections, so x + branch/{plan.depth} was put round its "
+            "message-passing layers: the architecture changed. Pass residual='insert' to say so, "
+            "or residual='scale' to leave it alone",
+            TransferWarning,
+            stacklevel=3,
+        )
+
+
+__all__ = ["apply_transfer", "plan_transfer", "remove_transfer"]

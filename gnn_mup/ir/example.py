@@ -1,0 +1,235 @@
+"""What one forward call takes: a user's example brought into form, or a small probe graph."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.data.data import BaseData
+
+from ..errors import ExampleNeeded, TransferError
+from .trace import tensors_in, untouched
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+_NODES, _EDGES = 24, 72
+_WHOLE = ("x", "z", "h", "feat", "features", "pos")
+_ALIASES = {
+    "edge_weight": ("edge_attr",), "edge_attr": ("edge_weight", "edge_features"),
+    "edge_features": ("edge_attr",), "feat": ("x",), "features": ("x",), "h": ("x",),
+    "adj_t": ("edge_index",), "adj": ("edge_index",), "e": ("edge_attr",), "z": ("x",),
+}  # fmt: skip
+
+
+def as_call(model: nn.Module, example: Any) -> Call:
+    """Positional and keyword arguments of one forward call, cloned and checked."""
+    call = unchecked_call(model, example)
+    if example is not None:
+        _check(call)
+    return call
+
+
+def unchecked_call(model: nn.Module, example: Any) -> Call:
+    """The same for a training step, where looking at every number would cost more than the step."""
+    if example is None:
+        return probe(model)
+    if isinstance(example, torch.utils.data.DataLoader):
+        state = torch.random.get_rng_state()
+        try:
+            example = next(iter(example))
+        except StopIteration:
+            raise TransferError("the loader is empty: pass a batch as the example") from None
+        finally:
+            torch.random.set_rng_state(state)
+    if isinstance(example, BaseData):
+        args, kwargs = _from_data(model, example)
+    elif isinstance(example, Tensor):
+        args, kwargs = (example,), {}
+    elif isinstance(example, dict):
+        args, kwargs = (), dict(example)
+    elif isinstance(example, tuple | list):
+        args, kwargs = tuple(example), {}
+    else:
+        raise TransferError(
+            f"example: {type(example).__name__} is nothing a forward call takes. Pass a tuple of "
+            "positional arguments, a dict of keyword arguments, a PyG data object or a loader"
+        )
+    return cloned((args, kwargs))
+
+
+def cloned(call: Call) -> Call:
+    """The same call with tensors of its own: a forward pass may change what it is given."""
+    args, kwargs = call
+    return tuple(_clone(a) for a in args), {k: _clone(v) for k, v in kwargs.items()}
+
+
+def _clone(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, BaseData):
+        return value.clone()
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return type(value)(_clone(v) for v in value)
+    if isinstance(value, dict):
+        return {key: _clone(v) for key, v in value.items()}
+    return value
+
+
+def _check(call: Call) -> None:
+    tensors = list(tensors_in(call))
+    if tensors and all(tensor.numel() == 0 for tensor in tensors):
+        raise TransferError(
+            "the example is an empty graph: nothing can be seen on it. Pass a batch"
+        )
+    if any(tensor.is_meta for tensor in tensors):
+        raise TransferError(
+            "the example lies on the meta device: it has no values to measure. Pass a real batch, "
+            "on the model's device"
+        )
+    for tensor in tensors:
+        dense = tensor.is_floating_point() and tensor.layout is torch.strided
+        if dense and not bool(torch.isfinite(tensor).all()):
+            raise TransferError(
+                f"the example holds NaN or infinite values (a tensor of shape "
+                f"{tuple(tensor.shape)}): nothing can be measured on it. Clean it, or pass "
+                "another batch"
+            )
+
+
+def _signature(model: nn.Module) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(model.forward).parameters)
+
+
+def _required(parameters: dict[str, inspect.Parameter]) -> list[str]:
+    return [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+
+
+def _from_data(model: nn.Module, data: BaseData) -> Call:
+    parameters = _signature(model)
+    required = _required(parameters)
+    if len(required) <= 1 and not (
+        required and required[0] in _WHOLE and _field(data, required[0]) is not None
+    ):
+        return (data,), {}
+    kwargs = {}
+    for name in parameters:
+        value = _field(data, name)
+        if value is None and name == "batch" and name in required:
+            value = torch.zeros(int(data.num_nodes or 0), dtype=torch.long)
+        if value is not None:
+            kwargs[name] = value
+        elif name in required:
+            have = ", ".join(sorted(data.keys()))
+            raise ExampleNeeded(
+                f"{type(model).__name__}.forward needs {name!r}, and the data object has only "
+                f"{have}. Pass the arguments themselves: "
+                f"apply_transfer(model, ({', '.join(required)}))"
+            )
+    return (), kwargs
+
+
+def _field(data: BaseData, name: str) -> Any:
+    for key in (name, *_ALIASES.get(name, ())):
+        value = getattr(data, key, None)
+        if value is not None and not callable(value):
+            return value
+    return None
+
+
+# -- the probe --------------------------------------------------------------------------------
+
+
+def probe(model: nn.Module) -> Call:
+    """A small graph made from the signature of ``forward`` and the sizes the layers declare."""
+    parameters = _signature(model)
+    required = _required(parameters)
+    unknown = [n for n in required if _value(_fields(1, 1, 2), n) is None]
+    reason = f"nothing is known of {', '.join(unknown)}" if unknown else "no size fits"
+    for call in itertools.islice(_candidates(model, parameters, required), 48):
+        try:
+            with torch.random.fork_rng(devices=[]), untouched(model), torch.no_grad():
+                model(*call[0], **call[1])
+            return call
+        except Exception as error:  # whatever a forward raises on a wrong guess
+            reason = f"{type(error).__name__}: {error}"
+    names = ", ".join(required) or "..."
+    raise ExampleNeeded(
+        f"{type(model).__name__}.forward({names}) cannot be probed ({reason}). Pass what one call "
+        f"takes: apply_transfer(model, ({names}{',' if len(required) == 1 else ''}))"
+    )
+
+
+def _candidates(
+    model: nn.Module, parameters: dict[str, inspect.Parameter], required: list[str]
+) -> Iterator[Call]:
+    widths, edge_widths, categories = _sizes(model)
+    optional = [n for n in ("edge_attr", "edge_weight", "batch") if n in parameters]
+    extras = [[], *([n] for n in optional), optional] if optional else [[]]
+    for width, edge_width, integer in itertools.product(widths, edge_widths, (False, True)):
+        if integer and not categories:
+            continue
+        fields = _fields(width, edge_width, min(categories) if integer else 0)
+        if len(required) == 1 and required[0] not in _WHOLE:
+            yield (Data(**fields),), {}
+            continue
+        for extra in extras:
+            wanted = [n for n in parameters if n in required or n in extra]
+            if all(_value(fields, n) is not None for n in wanted):
+                yield (), {n: _value(fields, n) for n in wanted}
+
+
+def _value(fields: dict[str, Tensor], name: str) -> Any:
+    for key in (name, *_ALIASES.get(name, ())):
+        if key in fields:
+            return fields[key]
+    return None
+
+
+def _sizes(model: nn.Module) -> tuple[list[int], list[int], list[int]]:
+    """Input widths that layers declare, in the order in which they are registered."""
+    widths: list[int] = []
+    edges: list[int] = []
+    categories: list[int] = []
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            categories.append(module.num_embeddings)
+        for key in ("in_channels", "in_features", "in_dim"):
+            value = getattr(module, key, None)
+            value = value[0] if isinstance(value, tuple) else value
+            if isinstance(value, int) and value > 0 and value not in widths:
+                widths.append(value)
+        edge = getattr(module, "edge_dim", None)
+        if isinstance(edge, int) and edge > 0 and edge not in edges:
+            edges.append(edge)
+    widths = widths or [8]
+    return widths[:4], (edges + [w for w in widths if w not in edges])[:4] or [4], categories
+
+
+def _fields(width: int, edge_width: int, categories: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    ring = torch.arange(_NODES)
+    forward = torch.stack([ring, (ring + 1) % _NODES])
+    random = torch.randint(0, _NODES, (2, _EDGES), generator=generator)
+    edge_index = torch.cat([forward, forward.flip(0), random, random.flip(0)], dim=1)
+    edges = edge_index.shape[1]
+    x = torch.randn(_NODES, width, generator=generator)
+    if categories:
+        x = torch.randint(0, categories, (_NODES,), generator=generator)
+    return {
+        "x": x,
+        "edge_index": edge_index,
+        "edge_attr": torch.randn(edges, edge_width, generator=generator),
+        "edge_weight": torch.rand(edges, generator=generator),
+        "batch": torch.arange(_NODES) // (_NODES // 2),
+        "z": torch.randint(1, max(categories, 2), (_NODES,), generator=generator),
+        "pos": torch.randn(_NODES, 3, generator=generator),
+    }

@@ -1,0 +1,176 @@
+"""One forward call, recorded: model + example -> `Graph`. The model is as it was afterwards.
+
+No hooks are left, nothing is patched.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from ..errors import TraceError
+from .embeddings import mark_features
+from .graph import Graph
+from .meters import aggregations, call_sites
+from .recorder import TAG, Recorder
+
+
+def trace(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    calls: bool = False,
+) -> Graph:
+    """Record one forward call of the model; with ``calls`` also where each module was called.
+
+    >>> graph = trace(model, (x, edge_index))                               # doctest: +SKIP
+    """
+    recorder = Recorder(model, calls)
+    for tensor in tensors_in((args, kwargs or {})):
+        recorder.input(tensor)
+    with ExitStack() as stack:
+        stack.enter_context(untouched(model))
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_no_fast_path())
+        stack.enter_context(_no_cast_weights())
+        stack.enter_context(aggregations(model, recorder))
+        if calls:
+            stack.enter_context(call_sites(model, recorder))
+        with explained(model, (args, kwargs or {})), recorder:
+            result = model(*args, **(kwargs or {}))
+        graph = recorder.graph
+        for tensor in tensors_in(result):
+            if tensor.is_floating_point():
+                graph.outputs.append(recorder.node_of(tensor))
+        for tensor in tensors_in((args, kwargs or {})):
+            tensor.__dict__.pop(TAG, None)
+    mark_features(graph)
+    return graph
+
+
+@contextmanager
+def explained(model: nn.Module, call: Any) -> Iterator[None]:
+    """What a forward call raises, with what is wrong about the example where that can be seen."""
+    try:
+        yield
+    except Exception as error:
+        names = ", ".join(n for n in inspect.signature(model.forward).parameters) or "..."
+        raise TraceError(
+            f"{type(model).__name__}.forward raised {type(error).__name__}: "
+            f"{str(error).strip().rstrip('.')}. {_misfit(model, call)}Pass as example what one "
+            f"forward call takes: apply_transfer(model, ({names}))"
+        ) from error
+
+
+def _misfit(model: nn.Module, call: Any) -> str:
+    """A device or a number format of the example that the model has not."""
+    weights = [p for p in model.parameters() if p.is_floating_point() and not is_lazy(p)]
+    given = list(tensors_in(call))
+    devices = {p.device for p in weights}
+    for tensor in given:
+        if devices and tensor.device not in devices:
+            device = min(map(str, devices))
+            return f"The example lies on {tensor.device}, the model on {device}: .to({device!r}). "
+    dtypes = {p.dtype for p in weights}
+    floating = [t for t in given if t.is_floating_point()]
+    if dtypes and given and not floating:
+        return "The example holds whole numbers only: features need .float(). "
+    for tensor in floating:
+        if dtypes and tensor.dtype not in dtypes:
+            dtype = min(map(str, dtypes))
+            return f"The example holds {tensor.dtype}, the model {dtype}: .to({dtype}). "
+    return ""
+
+
+@contextmanager
+def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
+    """Whatever a forward pass changes is put back: buffers, random state, gradients' absence, and
+    attributes of modules (the cached edges of `GCNConv(cached=True)`)."""
+    dicts = [(vars(m), dict(vars(m))) for m in model.modules()] if attributes else []
+    inner = [
+        (value, value.copy())
+        for own, _ in dicts
+        for value in own.values()
+        if type(value) in (dict, list, OrderedDict)  # hooks too
+    ]
+    buffers = {id(b): (b, b.detach().clone()) for b in model.buffers() if not is_lazy(b)}
+    versions = [(m, m.__dict__.get("_buffers", {}).copy()) for m in model.modules()]
+    flags = [(m, m.training) for m in model.modules()]
+    other = random.getstate(), np.random.get_state()
+    cpu = torch.random.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for own, before in dicts:
+            own.clear()
+            own.update(before)
+        for value, before in inner:
+            value.clear()
+            value.extend(before) if isinstance(value, list) else value.update(before)
+        with torch.no_grad():
+            for module, registered in versions:
+                module._buffers.clear()
+                module._buffers.update(registered)
+            for buffer, value in buffers.values():
+                if buffer.shape == value.shape and not torch.equal(buffer, value):
+                    buffer.copy_(value)
+        for module, training in flags:
+            module.training = training
+        random.setstate(other[0])
+        np.random.set_state(other[1])
+        torch.random.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+@contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """In eval mode torch's attention layers run as one fused operation that shows nothing."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _no_cast_weights() -> Iterator[None]:
+    """Autocast keeps the weights it has cast for the next call: they belong to no other trace."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists, dicts and PyG data objects."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth > 6:
+        return
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item, depth + 1)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from tensors_in(item, depth + 1)
+    elif hasattr(value, "stores") and hasattr(value, "to_dict"):
+        yield from tensors_in(value.to_dict(), depth + 1)
+    elif hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
+        yield from tensors_in(vars(value), depth + 1)
+
+
+__all__ = ["explained", "tensors_in", "trace", "untouched"]

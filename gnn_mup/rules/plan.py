@@ -1,0 +1,349 @@
+"""The plan: what was found in a model and what is to be done, as frozen records.
+
+Everything that changes a model or makes parameter groups reads it from here; the truth lives
+in the plan, keyed by names, never in attributes of parameters.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..arguments import as_patterns, check_number, shown, writing
+from ..errors import TransferError
+from . import table as rules
+from .table import Family, Kind, Optimizer, Ratio, Role, Spot
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers a user chooses; another choice makes another plan from the same findings."""
+
+    lr: float = 0.1
+    optimizer: Optimizer = rules.ADAM
+    weight_decay: float = 0.0
+    eps: float | None = None
+    lr_mult: Mapping[str, float] = field(default_factory=dict)
+    no_decay: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        numbers = [("lr", self.lr), ("weight_decay", self.weight_decay)]
+        numbers += [] if self.eps is None else [("eps", self.eps)]
+        numbers += [(f"lr_mult[{key!r}]", value) for key, value in self.lr_mult.items()]
+        for name, value in numbers:
+            check_number(name, value)
+        if self.no_decay is not None:
+            as_patterns("no_decay", self.no_decay)
+
+
+@dataclass(frozen=True)
+class ParamRecord:
+    """One parameter: where it sits, what the rules make of it, and why."""
+
+    name: str
+    shape: tuple[int, ...]
+    where: Spot | Ratio
+    fan_in: float
+    init_before: float
+    init_factor: float
+    reason: str
+    trainable: bool = True
+    used: bool = True
+    aliases: tuple[str, ...] = ()
+    lr: float = 0.0
+    lr_scale: float = 0.0
+    weight_decay: float = 0.0
+    eps: float | None = None
+
+    @property
+    def role(self) -> Role:
+        return self.where.role
+
+    @property
+    def kind(self) -> Kind:
+        return self.where.kind
+
+    @property
+    def branches(self) -> float:
+        return self.where.branches
+
+    @property
+    def init_after(self) -> float:
+        return self.init_before * self.init_factor
+
+    def under(self, settings: Settings, no_decay: bool) -> ParamRecord:
+        """This record with the learning rate, decay and epsilon of other settings."""
+        scale = rules.lr_factor(self.where, settings.optimizer.family)
+        for pattern, factor in settings.lr_mult.items():
+            if matches(pattern, (self.name, *self.aliases)):
+                scale *= factor
+        decay = 0.0 if no_decay else rules.decay_factor(self.where, settings.optimizer)
+        eps = None if settings.eps is None else settings.eps * rules.eps_factor(self.where)
+        return replace(
+            self,
+            lr=settings.lr * scale,
+            lr_scale=scale,
+            weight_decay=settings.weight_decay * decay,
+            eps=eps,
+        )
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A sum in the forward pass: a residual branch and its factor, or a skip left alone."""
+
+    factor: float
+    what: str
+    file: str
+    line: int
+    before: str = ""
+    after: str = ""
+    modules: tuple[str, ...] = ()
+    count: int = 1
+    mixes_nodes: bool = False
+
+
+@dataclass(frozen=True)
+class Message:
+    """An aggregation of messages: its measured gamma and the factor it gets."""
+
+    module: str
+    gamma: float
+    factor: float
+    file: str
+    line: int
+    count: int = 1
+
+    @property
+    def normalised(self) -> bool:
+        return self.factor == 1.0
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A factor on a module, and the parameters it can be baked into, or why it cannot."""
+
+    module: str
+    attribute: str
+    factor: float
+    params: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `apply_transfer` found, what it changes, and why. Print it."""
+
+    width: int
+    depth: int
+    params: Mapping[str, ParamRecord]
+    settings: Settings = field(default_factory=Settings)
+    branches: tuple[Branch, ...] = ()
+    messages: tuple[Message, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    relative: bool = False
+    base_depth: int | None = None
+    inserted: bool = False
+    folds: tuple[Fold, ...] = ()
+    scores: frozenset[str] = frozenset()
+    """Parameters that act only by weighing other features: attention and gates."""
+
+    @property
+    def gamma(self) -> float:
+        """The factor that divides the un-normalised aggregations (their mean, 1 for none)."""
+        gammas = [1.0 / m.factor for m in self.messages if not m.normalised]
+        return sum(gammas) / len(gammas) if gammas else 1.0
+
+    def under(self, settings: Settings) -> Plan:
+        """The same findings with another learning rate, optimizer or weight decay.
+
+        A pattern that matches no parameter is an error: it is nearly always a typing mistake.
+        """
+        names = [n for r in self.params.values() for n in (r.name, *r.aliases)]
+        check_patterns("lr_mult", settings.lr_mult, names)
+        check_patterns("no_decay", settings.no_decay or (), names)
+        params = {
+            name: record.under(settings, _exempt(record, settings))
+            for name, record in self.params.items()
+        }
+        return replace(self, settings=settings, params=params)
+
+    def with_folds(self, kept: tuple[Fold, ...], factors: Mapping[str, float]) -> Plan:
+        """The plan after some factors were baked into weights, which removal has to undo too."""
+        params = {
+            name: replace(r, init_factor=r.init_factor * factors.get(name, 1.0))
+            for name, r in self.params.items()
+        }
+        return replace(self, params=params, folds=kept)
+
+    def with_factors(self, now: Mapping[tuple[str, str], float]) -> Plan:
+        """The plan with other values of factors, by module and attribute."""
+        pairs = [(f, replace(f, factor=now.get((f.module, f.attribute), f.factor)))
+                 for f in self.folds]  # fmt: skip
+        changed = {old.factor: new.factor for old, new in pairs if new.factor != old.factor}
+        if not changed:
+            return self
+        return replace(
+            self,
+            folds=tuple(new for _, new in pairs),
+            messages=tuple(
+                replace(m, factor=changed.get(m.factor, m.factor)) for m in self.messages
+            ),
+        )
+
+    def scaled_branches(self) -> tuple[Branch, ...]:
+        return tuple(b for b in self.branches if b.factor != 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain numbers, strings, lists and dicts (what `save` writes as JSON)."""
+        out = asdict(self)
+        out["params"] = {
+            name: {
+                **{key: value for key, value in asdict(record).items() if key != "where"},
+                "role": record.role.value,
+                "kind": record.kind.value,
+                "branches": record.branches,
+                "init_after": record.init_after,
+            }
+            for name, record in self.params.items()
+        }
+        out["settings"]["optimizer"] = {
+            "family": self.settings.optimizer.family.value,
+            "decoupled": self.settings.optimizer.decoupled,
+        }
+        out["gamma"] = self.gamma
+        out["scores"] = sorted(self.scores)
+        return out
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a parameter, as a pandas frame."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.to_dict()["params"].values())).set_index("name")
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        with writing(path):
+            Path(path).write_text(json.dumps(self.to_dict(), indent=1))
+
+    def __str__(self) -> str:
+        from .display import plan_text
+
+        return plan_text(self)
+
+
+def _exempt(record: ParamRecord, settings: Settings) -> bool:
+    if settings.no_decay is None:
+        return not rules.decays(record.where)
+    return any(matches(pattern, (record.name, *record.aliases)) for pattern in settings.no_decay)
+
+
+def matches(pattern: str, names: Iterable[str]) -> bool:
+    """Whether a pattern names a parameter, or a module that the parameter lies in."""
+    return any(
+        fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, pattern + ".*")
+        for name in names
+    )
+
+
+def check_patterns(argument: str, patterns: Iterable[str], names: Iterable[str]) -> None:
+    """Raise for a pattern that matches nothing, with the nearest names."""
+    import difflib
+
+    known = list(names)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TransferError(f"{argument} takes patterns (strings), not {pattern!r}")
+        if not matches(pattern, known):
+            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.0)
+            raise TransferError(
+                f"{argument}: the pattern {pattern!r} matches no parameter of the model. "
+                f"Near it: {', '.join(near) or 'the model has no parameters'}"
+            )
+
+
+OPTIMIZERS: dict[str, Optimizer] = {"sgd": rules.SGD, "adam": rules.ADAM, "adamw": rules.ADAMW}
+
+_CLASSES: dict[str, str] = {
+    "SGD": "sgd",
+    "AdamW": "adamw",
+    "Adam": "adam",
+    "NAdam": "adam",
+    "RAdam": "adam",
+    "Adamax": "adam",
+    "SparseAdam": "adam",
+    "RMSprop": "adam",
+    "Adagrad": "adam",
+}
+"""A step proportional to the gradient is SGD-like; one that a thousandfold gradient would not
+change (divided by a running size of the gradient) is Adam-like."""
+
+_REFUSED: dict[str, str] = {
+    "ASGD": "its steps shrink by a power of 1 + lambd * lr * t, so groups drift apart. Use SGD, "
+    "and torch.optim.swa_utils.AveragedModel for the average",
+    "Adadelta": "its eps is the floor under the gradient and also the size of the first steps, so "
+    "neither lr nor eps alone sets the step. Use Adam",
+    "Adafactor": "its step is lr times the tensor's own size (1e-3 where that is zero). Use Adam",
+    "LBFGS": "it takes one learning rate for all parameters and its step comes from a line search. "
+    "Use Adam",
+    "Muon": "its step has a fixed spectral norm and it takes matrices only: other rules hold for "
+    "it. Use AdamW",
+    "Rprop": "its steps grow and shrink between absolute bounds (step_sizes), whatever lr is. Use "
+    "Adam",
+}
+"""What torch has beyond these, and why no rule of ours fits it."""
+
+
+def resolve_optimizer(optimizer: str | type | Optimizer) -> Optimizer:
+    """The rules' view of an optimizer, from its name or its class.
+
+    A class counts as the first of its bases that is known, so a subclass of Adam is Adam-like.
+    """
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    if isinstance(optimizer, str) and optimizer.lower() in OPTIMIZERS:
+        return OPTIMIZERS[optimizer.lower()]
+    if isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        raise TransferError(
+            f"optimizer is made already, and from other groups: pass its class, optimizer="
+            f"torch.optim.{kind}, and then the groups to it: torch.optim.{kind}(groups)"
+        )
+    why = "neither SGD-like nor Adam-like as far as we know"
+    for cls in optimizer.__mro__ if isinstance(optimizer, type) else ():
+        if cls.__module__.startswith("torch.optim") and cls.__name__ in _CLASSES:
+            return OPTIMIZERS[_CLASSES[cls.__name__]]
+        if cls.__module__.startswith("torch.optim") and cls.__name__ in _REFUSED:
+            why = _REFUSED[cls.__name__]
+            break
+    name = optimizer.__name__ if isinstance(optimizer, type) else shown(optimizer)
+    raise TransferError(
+        f"optimizer {name}: {why}. If you know that its step is proportional to the gradient pass "
+        'optimizer="sgd"; if it does not depend on the gradient\'s size pass optimizer="adam", or '
+        '"adamw" where the decay is decoupled'
+    )
+
+
+__all__ = [
+    "OPTIMIZERS",
+    "Branch",
+    "Family",
+    "Fold",
+    "Message",
+    "ParamRecord",
+    "Plan",
+    "Settings",
+    "check_patterns",
+    "matches",
+    "resolve_optimizer",
+]

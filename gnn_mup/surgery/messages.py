@@ -1,0 +1,149 @@
+"""gamma of every aggregation, and the factors of messages and of packed queries, as drafts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from ..analysis.residual import Residuals
+from ..api.assemble import Placement
+from ..base.matching import Matched
+from ..base.record import BaseShapes
+from ..errors import SurgeryError
+from ..ir import ops
+from ..ir.graph import Aggregation, Graph
+from ..rules.plan import Message
+from ..rules.table import query_factor
+from .drafts import Drafts
+
+NORMALISED = 1.5
+"""An aggregation that multiplies by less than this counts as normalised."""
+
+
+def draft_queries(
+    drafts: Drafts,
+    placements: Mapping[str, Placement],
+    base: BaseShapes | None,
+    matched: Mapping[str, Matched],
+) -> list[str]:
+    """Attention logits 1/d where the head dimension grows and queries are packed with keys; a
+    projection of their own has the factor folded into its scale and rate already."""
+    problems = []
+    packed = {n for n, p in placements.items() if p.packed}
+    for name in packed & matched.keys():
+        assert base is not None
+        before = base.head_dims.get(matched[name].base_name)
+        now = placements[name].head_dim
+        if before is None or before == now:
+            continue
+        path, _, leaf = name.rpartition(".")
+        if isinstance(drafts.modules[path], nn.MultiheadAttention) and leaf.startswith("in_proj"):
+            drafts.of(path).query = query_factor(now, before)
+        else:
+            problems.append(
+                f"{name} packs queries and keys, so the logits' factor (head dimension {before} -> "
+                f"{now}) cannot be folded into it: multiply the queries by "
+                f"{query_factor(now, before):.4g}, or grow the number of heads instead"
+            )
+    return problems
+
+
+def gammas(
+    residuals: Residuals, gamma: str | float | None, given: float | None
+) -> dict[int, tuple[Aggregation, float]]:
+    """The factor of each aggregation, keyed by its node: 1 where it counts as normalised."""
+    found = [a for a in residuals.graph.aggregations if _counts(residuals, a)]
+    large = [a.gamma for a in found if a.gamma >= NORMALISED]
+    mean = sum(large) / len(large) if large else 1.0
+    out = {}
+    for aggregation in found:
+        factor = 1.0
+        if given is not None:  # a base is there: the target keeps the base's scale
+            factor = 1.0 / given if aggregation.gamma >= NORMALISED else 1.0
+        elif gamma is not None and aggregation.gamma >= NORMALISED:
+            if gamma == "auto":
+                factor = 1.0 / mean
+            elif gamma == "layer":
+                factor = 1.0 / aggregation.gamma
+            else:
+                factor = 1.0 / float(gamma)
+        out[aggregation.node] = (aggregation, factor)
+    return out
+
+
+def _counts(residuals: Residuals, aggregation: Aggregation) -> bool:
+    graph, node = residuals.graph, residuals.graph[aggregation.node]
+    if aggregation.module is not None:
+        return aggregation.messages > 0
+    product = node.op in ("mm", "bmm") or node.op in ops.SPARSE
+    if not product and not residuals.lineage.is_message(node):
+        return False
+    if node.site is None:
+        return False
+    # Divided by a count or a degree right afterwards, or only gathered back (a softmax).
+    after = [graph[c] for c in graph.children[node.index]]
+    divided = any(c.op in ops.MUL and c.rms is not None for c in after)
+    return not divided and not residuals.lineage.under_a_fraction(node)
+
+
+def draft_messages(
+    drafts: Drafts, graph: Graph, found: Mapping[int, tuple[Aggregation, float]]
+) -> list[Message]:
+    """Records of all aggregations; those with a factor also as operations."""
+    records: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    per_module: dict[str, list[float]] = {}
+    for index, (aggregation, factor) in found.items():
+        site = graph[index].site
+        if aggregation.module is not None:
+            per_module.setdefault(aggregation.module, []).append(factor)
+            cls = type(drafts.modules[aggregation.module])
+            name = _source_of(cls)
+            key = (aggregation.module, *name)
+        else:
+            assert site is not None
+            key = (site.owner or "", site.file, site.line)
+            if factor != 1.0 and site.owner is None:
+                raise SurgeryError(
+                    f"{site.file}:{site.line}: {site.text!r} sums messages (rows / messages = "
+                    f"{aggregation.gamma:.3g}) in a function that does more than return that sum, "
+                    "so it cannot be divided by gamma for this model alone. Return the sum itself, "
+                    "or divide there and pass gamma=None"
+                )
+            if factor != 1.0:
+                drafts.edit(site, "message", factor)
+                assert site.owner is not None
+                assert site.position is not None
+                seen = [(child.index, index) for child in graph.live_children(index)]
+                drafts.scaled.setdefault((site.owner, site.position, "message"), []).extend(seen)
+        records.setdefault(key, []).append((aggregation.gamma, factor))
+    for module, factors in per_module.items():
+        scaled = [f for f in factors if f != 1.0]
+        if scaled:
+            drafts.of(module).gamma = _mean(scaled)
+    return [
+        Message(
+            module,
+            _mean([g for g, _ in values]),
+            _mean([f for _, f in values if f != 1.0]),
+            file,
+            line,
+            len(values),
+        )
+        for (module, file, line), values in records.items()
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 1.0
+
+
+def _source_of(cls: type) -> tuple[str, int]:
+    try:
+        return inspect.getsourcefile(cls) or cls.__module__, 0
+    except TypeError:
+        return cls.__module__, 0
+
+
+__all__ = ["NORMALISED", "draft_messages", "draft_queries", "gammas"]
