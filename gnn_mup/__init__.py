@@ -7,8 +7,11 @@ from .analysis.extend import Weight, describes
 from .api.base_models import make_base_shapes
 from .api.checkpoint import load, save
 from .api.fold import FoldReport, fold_transfer, unfold_transfer
-from .api.groups import TransferGroups, clip_grad_norm_, set_lr, transfer_groups
+from .api.groups import TransferGroups, transfer_groups
+from .api.lr_find import lr_find
+from .api.rates import clip_grad_norm_, set_lr
 from .api.transfer import apply_transfer, plan_transfer, remove_transfer
+from .api.watch import watch
 from .base.shapes import BaseShapes, load_base_shapes, save_base_shapes
 from .errors import (
     AlreadyApplied,
@@ -76,6 +79,7 @@ __all__ = [
     "fold_transfer",
     "load",
     "load_base_shapes",
+    "lr_find",
     "make_base_shapes",
     "measure_correction",
     "measure_gamma",
@@ -89,5 +93,6 @@ __all__ = [
     "transfer_groups",
     "tune",
     "unfold_transfer",
+    "watch",
     "weight_decay_from_tau",
 ]

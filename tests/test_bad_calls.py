@@ -23,6 +23,7 @@ from gnn_mup import (
     fold_transfer,
     load,
     load_base_shapes,
+    lr_find,
     make_base_shapes,
     measure_correction,
     measure_gamma,
@@ -34,6 +35,7 @@ from gnn_mup import (
     tau_epoch,
     transfer_groups,
     unfold_transfer,
+    watch,
     weight_decay_from_tau,
 )
 from gnn_mup.nn import TransferGNN
@@ -104,6 +106,10 @@ FUNCTIONS: dict[str, tuple[Call, str]] = {
     "clip_grad_norm_, zero": (lambda _: clip_grad_norm_([], 0.0), "max_norm must be positive"),
     "clip_grad_norm_, NaN": (lambda _: clip_grad_norm_([], NAN), "max_norm must be positive"),
     "clip_grad_norm_, text": (lambda _: clip_grad_norm_([], "1"), "max_norm must be a number"),
+    "watch, no optimizer": (lambda _: watch(3), "watch takes an optimizer, not 3"),
+    "watch, other groups": (
+        lambda _: watch(torch.optim.Adam(Net().parameters())), r"groups.optimizer\(torch"),
+    "lr_find, no function": (lambda _: lr_find(adam(), 3), "closure must be a function"),
     "describes, no class": (lambda _: describes(Net()), "takes a class of torch.nn.Module"),
     "describes, no function": (lambda _: describes(Net)(3), r"handler\(layer\) ->"),
     "Weight": (lambda _: Weight(fan_in=3), r"fan_in=\(0,\)"),

@@ -448,7 +448,7 @@ def train(
         else:
             parameter.requires_grad_(False)
     groups = [
-        {"params": params, "lr": rate, "weight_decay": strength}
+        {"params": params, "lr": rate, "lr_scale": rate / lr, "weight_decay": strength}
         for (rate, strength), params in merged.items()
     ]
     stepper: torch.optim.Optimizer = (
@@ -653,7 +653,7 @@ def test_coupled_l2_keeps_its_part_of_the_gradient_for_each_row(name: str) -> No
 
 
 def clip_ours(groups: list[dict[str, Any]]) -> None:
-    clip_grad_norm_(groups, 0.05)
+    clip_grad_norm_(groups, 0.5)
 
 
 def clip_plain(groups: list[dict[str, Any]]) -> None:

@@ -13,7 +13,8 @@ from torch_geometric.data import Data
 from torch_geometric.data.data import BaseData
 
 from ..errors import ExampleNeeded, TransferError
-from .trace import tensors_in, untouched
+from .trace import untouched
+from .values import cloned_value, tensors_in
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -52,8 +53,12 @@ def unchecked_call(model: nn.Module, example: Any) -> Call:
         args, kwargs = (example,), {}
     elif isinstance(example, dict):
         args, kwargs = (), dict(example)
+    elif hasattr(example, "_fields") and len(_required(_signature(model))) == 1:
+        args, kwargs = (example,), {}  # a named tuple is data where there is one place for it
     elif isinstance(example, tuple | list):
         args, kwargs = tuple(example), {}
+    elif next(tensors_in(example), None) is not None:
+        args, kwargs = _from_data(model, example)
     else:
         raise TransferError(
             f"example: {type(example).__name__} is nothing a forward call takes. Pass a tuple of "
@@ -64,20 +69,8 @@ def unchecked_call(model: nn.Module, example: Any) -> Call:
 
 def cloned(call: Call) -> Call:
     """The same call with tensors of its own: a forward pass may change what it is given."""
-    args, kwargs = call
-    return tuple(_clone(a) for a in args), {k: _clone(v) for k, v in kwargs.items()}
-
-
-def _clone(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, BaseData):
-        return value.clone()
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
-        return type(value)(_clone(v) for v in value)
-    if isinstance(value, dict):
-        return {key: _clone(v) for key, v in value.items()}
-    return value
+    args, kwargs = cloned_value(call)
+    return args, kwargs
 
 
 def _check(call: Call) -> None:
@@ -113,7 +106,7 @@ def _required(parameters: dict[str, inspect.Parameter]) -> list[str]:
     ]
 
 
-def _from_data(model: nn.Module, data: BaseData) -> Call:
+def _from_data(model: nn.Module, data: Any) -> Call:
     parameters = _signature(model)
     required = _required(parameters)
     if len(required) <= 1 and not (
@@ -124,11 +117,11 @@ def _from_data(model: nn.Module, data: BaseData) -> Call:
     for name in parameters:
         value = _field(data, name)
         if value is None and name == "batch" and name in required:
-            value = torch.zeros(int(data.num_nodes or 0), dtype=torch.long)
+            value = _one_graph(data)
         if value is not None:
             kwargs[name] = value
         elif name in required:
-            have = ", ".join(sorted(data.keys()))
+            have = ", ".join(sorted(data.keys() if isinstance(data, BaseData) else vars(data)))
             raise ExampleNeeded(
                 f"{type(model).__name__}.forward needs {name!r}, and the data object has only "
                 f"{have}. Pass the arguments themselves: "
@@ -137,7 +130,15 @@ def _from_data(model: nn.Module, data: BaseData) -> Call:
     return (), kwargs
 
 
-def _field(data: BaseData, name: str) -> Any:
+def _one_graph(data: Any) -> Tensor | None:
+    """All nodes in one graph, where the nodes are; None for what is no graph."""
+    if not isinstance(data, BaseData):
+        return None
+    device = next((tensor.device for tensor in tensors_in(data)), None)
+    return torch.zeros(int(data.num_nodes or 0), dtype=torch.long, device=device)
+
+
+def _field(data: Any, name: str) -> Any:
     for key in (name, *_ALIASES.get(name, ())):
         value = getattr(data, key, None)
         if value is not None and not callable(value):
@@ -177,7 +178,7 @@ def _candidates(
     for width, edge_width, integer in itertools.product(widths, edge_widths, (False, True)):
         if integer and not categories:
             continue
-        fields = _fields(width, edge_width, min(categories) if integer else 0)
+        fields = _suited(model, _fields(width, edge_width, min(categories) if integer else 0))
         if len(required) == 1 and required[0] not in _WHOLE:
             yield (Data(**fields),), {}
             continue
@@ -185,6 +186,15 @@ def _candidates(
             wanted = [n for n in parameters if n in required or n in extra]
             if all(_value(fields, n) is not None for n in wanted):
                 yield (), {n: _value(fields, n) for n in wanted}
+
+
+def _suited(model: nn.Module, fields: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same fields on the model's device and in its precision."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    return {
+        name: field.to(like if field.is_floating_point() else like.device)
+        for name, field in fields.items()
+    }
 
 
 def _value(fields: dict[str, Tensor], name: str) -> Any:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
-from types import CodeType, FrameType
+from collections.abc import Iterator
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from torch import nn
 
 from ..errors import SurgeryError
-from .graph import Site
+from .graph import Frame, Site
 from .source import function_node, node_at
 
 SKIPPED = ("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_tensor.py")
@@ -56,6 +60,56 @@ def generated(code: CodeType) -> bool:
     return code.co_name in ("<genexpr>", "<listcomp>", "<lambda>", "<dictcomp>")
 
 
+class Owners:
+    """Tells of running functions whether they are methods of a model's modules."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self._methods: dict[tuple[int, int], bool] = {}
+
+    def stack(self, frame: FrameType | None) -> tuple[Frame, ...]:
+        """The running functions, innermost first, up to the nearest method of a module."""
+        found: list[Frame] = []
+        while frame is not None:
+            owner = self.owner_of(frame)
+            found.append(Frame(frame.f_code, frame.f_lasti, owner))
+            if owner is not None:
+                break
+            frame = frame.f_back
+        return tuple(found)
+
+    def owner_of(self, frame: FrameType) -> str | None:
+        """The module whose own method runs: a function that is handed a module is none."""
+        owner = self.self_of(frame)
+        if owner is None:
+            return None
+        code = frame.f_code
+        module = frame.f_locals[code.co_varnames[0]]
+        key = (id(code), id(module))
+        if key not in self._methods:
+            self._methods[key] = any(f.__code__ is code for f in methods(module))
+        return owner if self._methods[key] else None
+
+    def self_of(self, frame: FrameType) -> str | None:
+        """The module that is a function's first argument."""
+        code = frame.f_code
+        if code.co_argcount == 0 or not code.co_varnames:
+            return None
+        first = frame.f_locals.get(code.co_varnames[0])
+        return self.names.get(id(first)) if isinstance(first, nn.Module) else None
+
+
+def methods(module: nn.Module) -> Iterator[FunctionType]:
+    """The functions on a module and on its classes; of decorated ones also what is inside."""
+    for holder in (vars(module), *(cls.__dict__ for cls in type(module).__mro__)):
+        for value in holder.values():
+            function: Any = value.fget if isinstance(value, property) else value
+            function = getattr(function, "__func__", function)
+            while isinstance(function, FunctionType):
+                yield function
+                function = getattr(function, "__wrapped__", None)
+
+
 def callers(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
     found: list[tuple[CodeType, int]] = []
     while frame is not None and len(found) < 8:
@@ -64,4 +118,4 @@ def callers(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
     return tuple(found)
 
 
-__all__ = ["SKIPPED", "callers", "contains", "generated", "hands_on"]
+__all__ = ["SKIPPED", "Owners", "callers", "contains", "generated", "hands_on", "methods"]

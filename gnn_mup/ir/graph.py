@@ -6,6 +6,7 @@ masks: a few thousand nodes fit, and union and intersection cost next to nothing
 
 from __future__ import annotations
 
+import itertools
 import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,23 +32,41 @@ class Position(NamedTuple):
     end_column: int
 
 
+class Frame(NamedTuple):
+    """A running function: its instruction, and the module whose method it is (None: of none)."""
+
+    code: CodeType
+    lasti: int
+    owner: str | None = None
+
+    @property
+    def position(self) -> Position | None:
+        """None where Python keeps no columns (PYTHONNODEBUGRANGES)."""
+        line, end, column, end_column = next(
+            itertools.islice(self.code.co_positions(), self.lasti // 2, None)
+        )
+        if line is None or end is None or column is None or end_column is None:
+            return None
+        return Position(line, end, column, end_column)
+
+
 @dataclass(frozen=True)
 class Site:
-    """The instruction that made a tensor, and the modules on whose methods it ran."""
+    """The instruction that made a tensor, and the modules on whose methods it ran.
+
+    ``frames`` leads from the instruction, innermost first, to the nearest method of a module.
+    """
 
     code: CodeType
     lasti: int
     owner: str | None = None
     function: CodeType | None = None
     aggregator: str | None = None
+    frames: tuple[Frame, ...] = ()
 
     @cached_property
     def position(self) -> Position | None:
-        positions = list(self.code.co_positions())
-        line, end, column, end_column = positions[self.lasti // 2]
-        if line is None or end is None or column is None or end_column is None:
-            return None
-        return Position(line, end, column, end_column)
+        return Frame(self.code, self.lasti).position
 
     @property
     def file(self) -> str:

@@ -104,7 +104,7 @@ class Witness:
         if not isinstance(first, Tensor) or frame is None:
             self.open.append(None)
             return
-        owner = self.recorder.self_of(frame)
+        owner = self.recorder.owners.self_of(frame)
         start = self.recorder.node_of(first)
         self.open.append(Call(self.name, start, -1, owner, frame.f_code, frame.f_lasti))
 

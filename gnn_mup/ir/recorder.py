@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import ops
 from .expand import COMPOUND, Made, expanded
-from .frames import SKIPPED, callers, contains, generated, hands_on
+from .frames import SKIPPED, Owners, callers, contains, generated, hands_on
 from .graph import Aggregation, Graph, Node, Ref, Site, refs
 
 TAG = "_gnn_mup_node"
@@ -44,7 +44,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls = calls
         self.graph = Graph()
-        self.modules = {id(m): name for name, m in model.named_modules()}
+        self.owners = Owners(model)
         self.leaves: dict[int, int] = {}
         self._alive: list[Tensor] = []
         self._sites: dict[tuple[Any, ...], Site] = {}
@@ -270,6 +270,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         while frame is not None and frame.f_code.co_filename.endswith(SKIPPED):
             frame = frame.f_back
         assert frame is not None
+        frames = self.owners.stack(frame)
         owner = function = aggregator = None
         if name in _WITH_OWNER:
             owner, function = self._owner(frame)
@@ -277,10 +278,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             aggregator = self._aggregator(frame)
             if aggregator is None:
                 frame, owner, function = self._method(frame)
-        key = (frame.f_code, frame.f_lasti, owner, function, aggregator)
-        if key not in self._sites:
-            self._sites[key] = Site(*key)
-        return self._sites[key]
+        key = (id(frame.f_code), frame.f_lasti, owner, id(function), aggregator)
+        calls = tuple((id(f.code), f.lasti, f.owner) for f in frames)  # hashing code takes long
+        if (key, calls) not in self._sites:
+            made = Site(frame.f_code, frame.f_lasti, owner, function, aggregator, frames)
+            self._sites[key, calls] = made
+        return self._sites[key, calls]
 
     def _owner(self, frame: FrameType | None) -> tuple[str | None, CodeType | None]:
         """The module whose method runs the instruction, nested functions included."""
@@ -289,7 +292,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         while frame is not None:
             code = frame.f_code
             if code is inner or contains(code, inner):
-                name = self.self_of(frame)
+                name = self.owners.self_of(frame)
                 if name is not None:
                     return name, code
             elif not generated(code):
@@ -303,7 +306,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for _ in range(8):
             if outer is None:
                 break
-            name = self.self_of(outer)
+            name = self.owners.self_of(outer)
             if name is not None:
                 return outer, name, outer.f_code
             if not hands_on(outer.f_code, outer.f_lasti):
@@ -311,19 +314,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outer = outer.f_back
         return frame, None, None
 
-    def self_of(self, frame: FrameType) -> str | None:
-        code = frame.f_code
-        if code.co_argcount == 0 or not code.co_varnames:
-            return None
-        first = frame.f_locals.get(code.co_varnames[0])
-        return self.modules.get(id(first)) if isinstance(first, nn.Module) else None
-
     def _aggregator(self, frame: FrameType | None) -> str | None:
         for _ in range(12):
             if frame is None:
                 return None
             if frame.f_code.co_name in ("aggregate", "message_and_aggregate"):
-                return self.self_of(frame)
+                return self.owners.self_of(frame)
             frame = frame.f_back
         return None
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
@@ -22,6 +21,7 @@ from .embeddings import mark_features
 from .graph import Graph
 from .meters import aggregations, call_sites
 from .recorder import TAG, Recorder
+from .values import containers_in, tensors_in
 
 
 def trace(
@@ -94,14 +94,9 @@ def _misfit(model: nn.Module, call: Any) -> str:
 @contextmanager
 def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
     """Whatever a forward pass changes is put back: buffers, random state, gradients' absence, and
-    attributes of modules (the cached edges of `GCNConv(cached=True)`)."""
-    dicts = [(vars(m), dict(vars(m))) for m in model.modules()] if attributes else []
-    inner = [
-        (value, value.copy())
-        for own, _ in dicts
-        for value in own.values()
-        if type(value) in (dict, list, OrderedDict)  # hooks too
-    ]
+    attributes of modules (the cached edges of `GCNConv(cached=True)`, a log)."""
+    dicts = [vars(module) for module in model.modules()] if attributes else []
+    contents = [(holder, holder.copy()) for holder in containers_in(dicts)]  # hooks too
     buffers = {id(b): (b, b.detach().clone()) for b in model.buffers() if not is_lazy(b)}
     versions = [(m, m.__dict__.get("_buffers", {}).copy()) for m in model.modules()]
     flags = [(m, m.training) for m in model.modules()]
@@ -111,12 +106,9 @@ def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        for own, before in dicts:
-            own.clear()
-            own.update(before)
-        for value, before in inner:
-            value.clear()
-            value.extend(before) if isinstance(value, list) else value.update(before)
+        for holder, before in contents:
+            holder.clear()
+            holder.extend(before) if hasattr(holder, "extend") else holder.update(before)
         with torch.no_grad():
             for module, registered in versions:
                 module._buffers.clear()
@@ -155,22 +147,4 @@ def _no_cast_weights() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
-def tensors_in(value: Any, depth: int = 0) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists, dicts and PyG data objects."""
-    if isinstance(value, Tensor):
-        yield value
-    elif depth > 6:
-        return
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item, depth + 1)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            yield from tensors_in(item, depth + 1)
-    elif hasattr(value, "stores") and hasattr(value, "to_dict"):
-        yield from tensors_in(value.to_dict(), depth + 1)
-    elif hasattr(value, "__dict__") and not isinstance(value, nn.Module | type):
-        yield from tensors_in(vars(value), depth + 1)
-
-
-__all__ = ["explained", "tensors_in", "trace", "untouched"]
+__all__ = ["explained", "trace", "untouched"]

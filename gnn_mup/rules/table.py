@@ -259,6 +259,16 @@ def gradient_scale(where: Spot | Ratio) -> float:
     return scale * where.branches / where.depth if where.role is Role.RESIDUAL else scale
 
 
+def clip_factor(where: Spot | Ratio) -> float:
+    """The weight of a tensor's squared gradient in the norm that is clipped; 1 at the reference.
+
+    SGD's rate times the squared gradient has the same size at every width and depth (it is how
+    much one step lowers the loss), whatever the optimizer is: these weights are SGD's rates over
+    those at the reference size. With the absolute rules that is width 64 and depth 1.
+    """
+    return lr_factor(where, Family.SGD) / lr_factor(_reference(where), Family.SGD)
+
+
 def eps_factor(where: Spot | Ratio) -> float:
     """Adam's epsilon over the one that the user gives: it follows the gradient."""
     return gradient_scale(where)
