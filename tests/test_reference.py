@@ -23,7 +23,14 @@ from torch_geometric.nn import (
     global_mean_pool,
 )
 
-from gnn_mup import TransferError, TransferWarning, apply_transfer, make_base_shapes, plan_transfer
+from gnn_mup import (
+    TransferError,
+    TransferWarning,
+    apply_transfer,
+    clip_grad_norm_,
+    make_base_shapes,
+    plan_transfer,
+)
 from gnn_mup.base.laws import scale_at
 from gnn_mup.rules.table import Kind
 
@@ -351,3 +358,14 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     plan = json.loads(capsys.readouterr().out)
     assert plan["reference"] == [8, 2]
     assert plan["branches"][0]["factor"] == pytest.approx(3 * 2 / plan["depth"])
+
+
+def test_clipping_is_torchs_at_the_reference_size() -> None:
+    for optimizer in ("adamw", "sgd"):
+        model = made("SAGE")
+        groups = apply_transfer(model, batch(), base=(16, 3), optimizer=optimizer)
+        model(*batch()).square().mean().backward()
+        expected = torch.nn.utils.get_total_norm(
+            [p.grad for p in model.parameters() if p.grad is not None]
+        )
+        assert clip_grad_norm_(groups, 1e9).item() == pytest.approx(expected.item(), rel=1e-6)
