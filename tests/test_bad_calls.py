@@ -18,6 +18,7 @@ import gnn_mup
 from gnn_mup import (
     Weight,
     apply_transfer,
+    attach_infshapes,
     clip_grad_norm_,
     describes,
     fold_transfer,
@@ -106,6 +107,8 @@ FUNCTIONS: dict[str, tuple[Call, str]] = {
     "clip_grad_norm_, zero": (lambda _: clip_grad_norm_([], 0.0), "max_norm must be positive"),
     "clip_grad_norm_, NaN": (lambda _: clip_grad_norm_([], NAN), "max_norm must be positive"),
     "clip_grad_norm_, text": (lambda _: clip_grad_norm_([], "1"), "max_norm must be a number"),
+    "attach_infshapes, not applied": (
+        lambda _: attach_infshapes(Net(), "a.bsh"), "carries no transfer. Type"),
     "watch, no optimizer": (lambda _: watch(3), "watch takes an optimizer, not 3"),
     "watch, other groups": (
         lambda _: watch(torch.optim.Adam(Net().parameters())), r"groups.optimizer\(torch"),

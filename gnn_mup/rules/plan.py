@@ -231,6 +231,9 @@ class Plan:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a parameter, as a pandas frame."""
+        from ..extras import needs
+
+        needs("plan.to_frame", "pandas")
         import pandas as pd
 
         return pd.DataFrame(list(self.to_dict()["params"].values())).set_index("name")

@@ -9,8 +9,8 @@ from torch import nn
 
 from ..analysis.residual import Residuals
 from ..api.assemble import Placement
-from ..base.matching import Matched
 from ..base.record import BaseShapes
+from ..base.tensors import Matched
 from ..errors import SurgeryError
 from ..ir import ops
 from ..ir.graph import Aggregation, Graph
