@@ -185,6 +185,7 @@ def transfer_groups(
         eps=old.eps if eps is None else eps,
         lr_mult=old.lr_mult if lr_mult is None else as_table("lr_mult", lr_mult, LR_MULT),
         no_decay=old.no_decay if no_decay is None else as_patterns("no_decay", no_decay),
+        multipliers=old.multipliers,
     )
     return build_groups(model, plan.under(new))
 
