@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from mup.infshape import InfDim, InfShape
-
 from ..arguments import check_size
 from ..errors import TransferError
 from ..rules.display import fold_names
 from ..rules.table import Kind
 from .laws import scale_at
-from .matching import Matched, Shape
 from .record import BaseShapes
+from .tensors import Dim, Matched, Shape
 
 _GENERATED = frozenset({Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH})
 _OUT = _GENERATED | {Kind.DATA_IN, Kind.WIDTH, Kind.MIXED, Kind.VECTOR}
@@ -90,8 +88,8 @@ class Reference:
             ratio, known = scale_at(shape, base, scales[name], math.prod(shape))
             if not known and base != shape and placed[name].fan_in_axes:
                 strange.append(name)
-            dims = [InfDim(growing.get(axis), n) for axis, n in enumerate(shape)]
-            matched[name] = Matched(name, InfShape(dims), scales[name] * ratio)
+            dims = tuple(Dim(growing.get(axis), n) for axis, n in enumerate(shape))
+            matched[name] = Matched(name, dims, scales[name] * ratio)
         heads = [n for n in shapes if placed[n].head_dim and size[0] != self.width]
         return matched, self._doubts(odd, strange, heads, size[0])
 

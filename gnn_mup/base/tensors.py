@@ -37,9 +37,10 @@ class BaseTensor:
 
 
 class Dim(NamedTuple):
-    """One dimension of a tensor: its size in the base (None: it does not grow), and here."""
+    """One dimension of a tensor: its size in the base (None: it does not grow), and here. At a
+    reference size it need not be whole."""
 
-    base: int | None
+    base: float | None
     size: int
 
     @property
