@@ -16,8 +16,8 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
-from gnn_mup.base.matching import Matched
 from gnn_mup.base.shapes import BaseShapes, BaseTensor, make_base_shapes
+from gnn_mup.base.tensors import Matched
 from gnn_mup.errors import BaseShapeError
 from gnn_mup.rules.table import (
     ADAM,

@@ -18,11 +18,14 @@ import gnn_mup
 from gnn_mup import (
     Weight,
     apply_transfer,
+    attach_infshapes,
     clip_grad_norm_,
     describes,
     fold_transfer,
+    group_rates,
     load,
     load_base_shapes,
+    lr_find,
     make_base_shapes,
     measure_correction,
     measure_gamma,
@@ -34,6 +37,7 @@ from gnn_mup import (
     tau_epoch,
     transfer_groups,
     unfold_transfer,
+    watch,
     weight_decay_from_tau,
 )
 from gnn_mup.nn import TransferGNN
@@ -104,6 +108,13 @@ FUNCTIONS: dict[str, tuple[Call, str]] = {
     "clip_grad_norm_, zero": (lambda _: clip_grad_norm_([], 0.0), "max_norm must be positive"),
     "clip_grad_norm_, NaN": (lambda _: clip_grad_norm_([], NAN), "max_norm must be positive"),
     "clip_grad_norm_, text": (lambda _: clip_grad_norm_([], "1"), "max_norm must be a number"),
+    "attach_infshapes, not applied": (
+        lambda _: attach_infshapes(Net(), "a.bsh"), "carries no transfer. Type"),
+    "group_rates": (lambda _: group_rates(3), "takes an optimizer, not 3"),
+    "watch, no optimizer": (lambda _: watch(3), "watch takes an optimizer, not 3"),
+    "watch, other groups": (
+        lambda _: watch(torch.optim.Adam(Net().parameters())), r"groups.optimizer\(torch"),
+    "lr_find, no function": (lambda _: lr_find(adam(), 3), "closure must be a function"),
     "describes, no class": (lambda _: describes(Net()), "takes a class of torch.nn.Module"),
     "describes, no function": (lambda _: describes(Net)(3), r"handler\(layer\) ->"),
     "Weight": (lambda _: Weight(fan_in=3), r"fan_in=\(0,\)"),

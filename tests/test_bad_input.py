@@ -402,7 +402,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (3, "roles must be a dict"),
     ],
     "base": [
-        (3, "base must be a base-shape file.*not int"),
+        (3, "base must be a size.*not int"),
         (b"x", "not bytes"),
         ({}, "not dict"),
         (Net, "not type"),

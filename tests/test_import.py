@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
+from typing import Any
 
 import pytest
 
-HEAVY = ("matplotlib", "optuna", "sklearn", "scipy", "seaborn", "pandas", "IPython", "lightning")
+from gnn_mup.extras import EXTRAS
+
+HEAVY = ("mup", "matplotlib", "optuna", "sklearn", "scipy", "seaborn", "pandas", "IPython")
 CODE = f"""
 import json, sys, time
 start = time.process_time()
@@ -16,6 +20,7 @@ import torch, torch_geometric.data, torch_geometric.nn, torch_geometric.transfor
 between = time.process_time()
 before = set(sys.modules)
 import gnn_mup
+from gnn_mup import apply_transfer
 seconds = [between - start, time.process_time() - between]
 after_import = set(sys.modules)
 from torch_geometric.nn import GCNConv
@@ -56,3 +61,58 @@ def test_importing_takes_little_beside_torch_and_pyg(
     since other work on the machine slows both alike."""
     libraries, own = found[0]
     assert own / libraries < 0.2 / 2.5
+
+
+def test_the_help_of_the_command_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys, time; from gnn_mup.cli import main; code = main(['--help']); "
+        "print(code, 'torch' in sys.modules, 'numpy' in sys.modules, time.process_time())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *words, seconds = done.stdout.splitlines()[-1].split()
+    assert words == ["0", "False", "False"]
+    assert float(seconds) < 0.5
+
+
+def test_every_public_name_is_there_when_asked_for() -> None:
+    import gnn_mup
+
+    code = "import sys, gnn_mup; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+    for name in gnn_mup.__all__:
+        assert getattr(gnn_mup, name) is getattr(gnn_mup, name)
+        assert name in dir(gnn_mup)
+    assert gnn_mup.nn.TransferGNN
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = gnn_mup.nothing
+
+
+MISSING = {
+    "sweep": ("optuna", lambda g: g.sweep(None, None, sizes=[], lrs=[])),
+    "tune": ("pandas", lambda g: g.tune(None, None, proxy=8)),
+    "coord_check": ("scipy", lambda g: g.coord_check(None, None, widths=[])),
+    "plan.to_frame": ("pandas", lambda g: g.plan_transfer(_net()).to_frame()),
+    "digits": ("sklearn", lambda g: import_module("gnn_mup.data.datasets").digits(1)),
+    "attach_infshapes": ("mup", lambda g: g.attach_infshapes(None, None)),
+}
+
+
+def _net() -> Any:
+    from stack_model import Net
+
+    return Net()
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_a_missing_library_is_named_with_the_line_to_type(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gnn_mup
+
+    library, call = MISSING[what]
+    monkeypatch.setitem(sys.modules, library, None)
+    extra = EXTRAS[library]
+    words = rf"{what} needs {library}, which is not installed. Type: .*'gnn_mup\[{extra}\]'"
+    with pytest.raises(gnn_mup.TransferError, match=words):
+        call(gnn_mup)

@@ -610,7 +610,7 @@ def test_residual_off_and_scale() -> None:
 
 
 def test_an_inserted_residual_is_announced() -> None:
-    with pytest.warns(TransferWarning, match=r"x \+ branch/4 was put round.*residual='scale'"):
+    with pytest.warns(TransferWarning, match=r"x \+ branch / 4 was put round.*residual='scale'"):
         apply_transfer(build(PlainLayers), PlainLayers.example())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

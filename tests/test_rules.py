@@ -239,7 +239,7 @@ def test_queries_of_growing_heads() -> None:
     """Head dimension 4 times the base's: logits of 1/d instead of 1/sqrt(d) lack a factor 1/2,
     folded into the query weight: once for its scale and Adam's step, twice for SGD's."""
     assert rules.query_factor(64, 16) == 1 / 2
-    query = Ratio(Kind.WIDTH, Role.RESIDUAL, 4, 4, depth=8, query=1 / 2)
+    query = Ratio(Kind.WIDTH, Role.RESIDUAL, 4, 4, depth=8, factor=1 / 2)
     assert rules.init_rms(query) == pytest.approx(1 / 4)
     assert rules.lr_factor(query, Family.ADAM) == pytest.approx(1 / 8)
     assert rules.lr_factor(query, Family.SGD) == pytest.approx(8 / 4)
@@ -448,7 +448,7 @@ def train(
         else:
             parameter.requires_grad_(False)
     groups = [
-        {"params": params, "lr": rate, "weight_decay": strength}
+        {"params": params, "lr": rate, "lr_scale": rate / lr, "weight_decay": strength}
         for (rate, strength), params in merged.items()
     ]
     stepper: torch.optim.Optimizer = (
@@ -653,7 +653,7 @@ def test_coupled_l2_keeps_its_part_of_the_gradient_for_each_row(name: str) -> No
 
 
 def clip_ours(groups: list[dict[str, Any]]) -> None:
-    clip_grad_norm_(groups, 0.05)
+    clip_grad_norm_(groups, 0.5)
 
 
 def clip_plain(groups: list[dict[str, Any]]) -> None:

@@ -179,9 +179,9 @@ def test_what_the_caller_types_goes_first(tmp_path: Path) -> None:
 
 def test_without_tuned_values_the_defaults_hold(tmp_path: Path) -> None:
     shapes = make_base_shapes(Gnn(4, 2), Gnn(8, 2), example=BATCH)
-    for base in (shapes, None):
+    for base, lr in ((shapes, 1e-3), ("paper", 0.1)):
         found = settings(base)
-        assert (found.lr, found.weight_decay) == (0.1, 0.0)
+        assert (found.lr, found.weight_decay) == (lr, 0.0)
         assert type(found.lr) is float
     assert isinstance(shapes, BaseShapes)
 

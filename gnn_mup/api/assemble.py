@@ -12,8 +12,9 @@ from torch import nn
 from ..base.shapes import BaseShapes, Matched, initial_rms
 from ..errors import TransferError
 from ..rules import table as rules
+from ..rules.multipliers import Multipliers
 from ..rules.plan import ParamRecord, Plan, Settings
-from ..rules.table import MATRICES, Kind, Ratio, Role, Spot
+from ..rules.table import FINITE_OUT, MATRICES, Kind, Ratio, Role, Spot
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Frame:
     base: BaseShapes | None = None
     rescale: bool = True
     matched: Mapping[str, Matched] = field(default_factory=dict)
-    """Every tensor beside the base's: ``base.match(...)``."""
+    """Every tensor beside the base's: ``base.match(...)``, or a reference's ``beside(...)``."""
+    reference: bool = False
 
     @property
     def depth_ratio(self) -> float:
@@ -80,7 +82,9 @@ def assemble(
     names = _all_names(model)
     matched = frame.matched
     before = {name: rms or 0.0 for name, rms in initial_rms(model).items()}
-    wheres = {n: _where(placements[n], frame, matched.get(n)) for n in before}
+    multipliers = settings.multipliers
+    check_multipliers(placements, multipliers)
+    wheres = {n: _where(placements[n], frame, matched.get(n), multipliers) for n in before}
     factors = dict.fromkeys(before, 1.0)
     for name, where in wheres.items() if frame.rescale else ():
         part, size = placements[name].part, before[name]
@@ -89,6 +93,8 @@ def assemble(
         if part is not None and part.does == "whole" and name not in matched:
             size = part.rms
         factors[name] = _init_factor(name, size, where, matched.get(name))
+        if size:
+            factors[name] *= multipliers.scale(where)
     _normalise(model, placements, frame.rescale, matched, before, wheres, factors)
     params = {}
     for name, parameter in model.named_parameters():
@@ -111,11 +117,52 @@ def assemble(
         params,
         relative=frame.base is not None,
         base_depth=None if frame.base is None else frame.base.depth,
+        reference=_size(frame.base) if frame.reference else None,
     )
     return plan.under(settings)
 
 
-def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | Ratio:
+def _size(base: BaseShapes | None) -> tuple[int, int] | None:
+    return None if base is None else (base.width or 1, base.depth or 1)
+
+
+def check_multipliers(placements: Mapping[str, Placement], multipliers: Multipliers) -> None:
+    """Refuse a multiplier that there is nothing for in this model."""
+    placed = placements.values()
+    if multipliers.output != 1.0:
+        behind = [n for n, p in placements.items() if p.role is Role.DECODER and p.fan_in_axes
+                  and p.kind is Kind.NO_WIDTH]  # fmt: skip
+        if behind or not any(p.role is Role.DECODER for p in placed):
+            why = f"{behind[0]} stands behind the decoder" if behind else "there is no decoder"
+            raise TransferError(
+                f"multipliers['output'] cannot be folded into the decoder: {why}. Multiply the "
+                "output in forward, or name the last layer with roles={'head.*': 'decoder'}"
+            )
+    if multipliers.attention != 1.0 and not any(p.head_dim for p in placed):
+        raise TransferError(
+            "multipliers['attention'] scales the logits of dot-product attention, and the trace "
+            "shows none in this model: leave it out"
+        )
+
+
+def _folded(placement: Placement, multipliers: Multipliers) -> float:
+    """The constants of the forward pass that are written into this tensor, W' = c W."""
+    factor = 1.0
+    if placement.head_dim and not placement.packed:
+        factor *= multipliers.attention
+    last = placement.kind in FINITE_OUT and (
+        placement.kind is not Kind.NO_WIDTH or not placement.fan_in_axes
+    )
+    gain = placement.part is not None and placement.part.does == "gain"  # follows its direction
+    if placement.role is Role.DECODER and last and not gain:
+        factor *= multipliers.output
+    return factor
+
+
+def _where(
+    placement: Placement, frame: Frame, match: Matched | None, multipliers: Multipliers
+) -> Spot | Ratio:
+    factor = _folded(placement, multipliers)
     correction = 1.0 if placement.lookup else frame.correction
     if match is None:
         return Spot(
@@ -128,19 +175,21 @@ def _where(placement: Placement, frame: Frame, match: Matched | None) -> Spot | 
             correction,
             placement.readouts,
             joined=placement.joined,
+            factor=factor,
         )
     assert frame.base is not None
+    lookup = frame.reference and placement.lookup
     return Ratio(
-        _grown_kind(placement, match),
+        placement.kind if lookup else _grown_kind(placement, match),
         placement.role,
         _ratio(match, placement.fan_in_axes),
         _ratio(match, placement.fan_out_axes),
         frame.depth_ratio,
         _branch_ratio(placement, frame, match),
         correction,
-        _query(placement, frame, match),
         frame.depth_ratio if placement.readouts > 1.0 else 1.0,
         joined=_joined_ratio(placement, frame, match),
+        factor=factor * _query(placement, frame, match),
     )
 
 
@@ -229,21 +278,22 @@ def _init_factor(name: str, before: float, where: Spot | Ratio, match: Matched |
     """What a drawn tensor is multiplied by. Zeros stay zero; vectors and scalars are left."""
     if before == 0.0:
         return 1.0
-    if where.kind not in MATRICES:  # left as drawn, but a bias of queries goes with its weight
-        return where.query if isinstance(where, Ratio) else 1.0
+    if where.kind not in MATRICES:  # left as drawn, but a bias goes with its weight
+        return where.factor
     target = rules.init_rms(where)
     assert target is not None
     if match is None:
         return target / before
     if match.unchanged:
-        return 1.0
+        return where.factor
     if match.rms is None:
         raise TransferError(
             f"{name}: the base shapes have no initial RMS (a plain mup file has none), so its "
             "scale cannot be set. Pass the base module itself: apply_transfer(model, example, "
             'base=base_model, delta=delta_model), or keep the weights with init="keep"'
         )
-    return match.rms * target / before if match.rms else 1.0
+    factor = match.rms * target / before if match.rms else 1.0
+    return 1.0 if abs(factor - 1.0) < 1e-9 else factor  # as drawn, bit for bit
 
 
 def _all_names(model: nn.Module) -> dict[int, list[str]]:

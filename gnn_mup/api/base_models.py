@@ -8,13 +8,14 @@ from typing import Any
 from torch import nn
 
 from ..arguments import check_module
+from ..base.reference import Reference
 from ..base.shapes import BaseShapes, load_base_shapes, save_base_shapes
 from ..base.shapes import make_base_shapes as compare_shapes
 from ..errors import TransferError
 from ..ir.example import as_call
 from .admission import check_model, is_lazy_model
 from .findings import adds_per_block, find
-from .options import Options
+from .options import DEFAULT_BASE, PAPER, Options
 
 
 def make_base_shapes(
@@ -51,10 +52,21 @@ def make_base_shapes(
     return shapes
 
 
+def reference_of(options: Options) -> Reference | None:
+    """The reference size, where that is what ``base`` says."""
+    base = DEFAULT_BASE if options.base is None else options.base
+    return Reference.of(base) if isinstance(base, tuple | list) else None
+
+
 def base_of(options: Options, example: Any) -> BaseShapes | None:
-    base = options.base
-    if base is None or isinstance(base, BaseShapes):
+    """What ``base`` stands for; None: the paper's absolute rules."""
+    if (reference := reference_of(options)) is not None:
+        return reference.shapes()
+    base = DEFAULT_BASE if options.base is None else options.base
+    if isinstance(base, BaseShapes):
         return base
+    if base == PAPER:
+        return None
     if isinstance(base, str | Path):
         return load_base_shapes(Path(base))
     if isinstance(base, nn.Module):
@@ -65,9 +77,9 @@ def base_of(options: Options, example: Any) -> BaseShapes | None:
             )
         return make_base_shapes(base, options.delta, example=example)
     raise TransferError(
-        f"base must be a base-shape file, what make_base_shapes returns, or a smaller model with "
-        f"delta=..., not {type(base).__name__}"
+        'base must be a size (width, depth), "paper", a base-shape file, what make_base_shapes '
+        f"returns, or a smaller model with delta=..., not {type(base).__name__}"
     )
 
 
-__all__ = ["base_of", "make_base_shapes"]
+__all__ = ["base_of", "make_base_shapes", "reference_of"]

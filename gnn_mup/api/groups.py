@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
-from ..arguments import as_patterns, as_table, check_module, check_number, shown
+from ..arguments import as_patterns, as_table, check_module, check_number
 from ..errors import NotApplied, StaleGroups, TransferError
+from ..rules import table as rules
 from ..rules.plan import ParamRecord, Plan, Settings, resolve_optimizer
 from ..surgery.measured import measured_of
 
@@ -21,11 +23,37 @@ LR_MULT = "{'decoder.*': 0.5}"
 """How `lr_mult` is written, for error messages."""
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where a parameter in an optimizer comes from: the model, and the numbers of its groups."""
+
+    plan: Plan
+    model: weakref.ref[nn.Module]
+
+
+_ORIGINS: Any = WeakIdKeyDictionary()
+"""Parameter -> `Origin`, for optimizers that were made elsewhere from the groups (`watch`)."""
+
+
+def origin_of(optimizer: Optimizer) -> Origin | None:
+    """The origin of an optimizer's parameters; None for copies and for parameters of others."""
+    return origin_of_parameters(p for group in optimizer.param_groups for p in group["params"])
+
+
+def origin_of_parameters(parameters: Iterable[nn.Parameter]) -> Origin | None:
+    origins = (_ORIGINS.get(parameter) for parameter in parameters)
+    found: Origin | None = next((origin for origin in origins if origin is not None), None)
+    return found
+
+
 class TransferGroups(list[dict[str, Any]]):
     """A list of parameter groups, with the plan that they come from.
 
-    >>> optimizer = torch.optim.Adam(groups)                                # doctest: +SKIP
+    >>> optimizer = groups.optimizer(torch.optim.AdamW)                     # doctest: +SKIP
     >>> OneCycleLR(optimizer, max_lr=groups.scaled(0.1), total_steps=100)   # doctest: +SKIP
+
+    Each group is a plain dict, so ``torch.optim.AdamW(groups)`` does as well; `optimizer` also
+    checks that class and options fit the groups.
     """
 
     def __init__(
@@ -36,9 +64,22 @@ class TransferGroups(list[dict[str, Any]]):
         self._model = None if model is None else weakref.ref(model)
 
     def scaled(self, value: float) -> list[float]:
-        """One value a group, for schedulers that take absolute numbers (`max_lr`, `min_lr`)."""
+        """One value per group, for schedulers that take absolute numbers (`max_lr`, `min_lr`)."""
         check_number("value", value)
         return [value * group["lr_scale"] for group in list.__iter__(self)]
+
+    def optimizer(self, which: str | type[Optimizer], **options: Any) -> Optimizer:
+        """The optimizer of these groups, checked now and watched during training.
+
+        >>> optimizer = groups.optimizer(torch.optim.AdamW, betas=(0.9, 0.95))  # doctest: +SKIP
+
+        ``which``: an optimizer class, or the name of one (``"adamw"``). What would undo the
+        transfer is refused here: a class of another family, an ``lr=`` or ``weight_decay=`` that
+        the groups would override. What undoes it later gives a warning (`gnn_mup.watch`).
+        """
+        from .door import make_optimizer
+
+        return make_optimizer(self, which, options)
 
     def check(self) -> None:
         """Raise `StaleGroups` where the model no longer owns these parameters.
@@ -48,19 +89,8 @@ class TransferGroups(list[dict[str, Any]]):
         check runs whenever the groups are handed on.
         """
         model = None if self._model is None else self._model()
-        if model is None:
-            return
-        _refuse_unknown(
-            n for n, p in model.named_parameters() if p.requires_grad and not _known(n, self.plan)
-        )
-        owned = {id(p) for p in model.parameters()}
-        stale = sum(id(p) not in owned for g in list.__iter__(self) for p in g["params"])
-        if stale:
-            raise StaleGroups(
-                f"{stale} parameters in these groups no longer belong to the model (fully_shard "
-                "and .to_empty() replace parameters). Make the groups afterwards: "
-                "groups = transfer_groups(model, lr=..., optimizer=...)"
-            )
+        if model is not None:
+            check_current(model, self.plan, (g["params"] for g in list.__iter__(self)))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self.check()
@@ -85,6 +115,7 @@ def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
             "lr": record.lr,
             "weight_decay": record.weight_decay,
             "lr_scale": record.lr_scale,
+            "clip_scale": rules.clip_factor(record.where),
         }
         if record.eps is not None:
             numbers["eps"] = record.eps
@@ -92,7 +123,24 @@ def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
         merged.setdefault(key, {"params": [], "name": record.role.value, **numbers})
         merged[key]["params"].append(parameter)
     _refuse_unknown(unknown)
+    origin = Origin(plan, weakref.ref(model))
+    _ORIGINS.update((p, origin) for group in merged.values() for p in group["params"])
     return TransferGroups(merged.values(), plan, model)
+
+
+def check_current(model: nn.Module, plan: Plan, held: Iterable[Iterable[nn.Parameter]]) -> None:
+    """Raise where the model has got layers that the plan does not know, or lost parameters."""
+    _refuse_unknown(
+        n for n, p in model.named_parameters() if p.requires_grad and not _known(n, plan)
+    )
+    owned = {id(p) for p in model.parameters()}
+    stale = sum(id(p) not in owned for parameters in held for p in parameters)
+    if stale:
+        raise StaleGroups(
+            f"{stale} parameters in these groups no longer belong to the model (fully_shard and "
+            ".to_empty() replace parameters). Make the groups afterwards: "
+            "groups = transfer_groups(model, lr=..., optimizer=...)"
+        )
 
 
 def _known(name: str, plan: Plan) -> ParamRecord | None:
@@ -137,33 +185,9 @@ def transfer_groups(
         eps=old.eps if eps is None else eps,
         lr_mult=old.lr_mult if lr_mult is None else as_table("lr_mult", lr_mult, LR_MULT),
         no_decay=old.no_decay if no_decay is None else as_patterns("no_decay", no_decay),
+        multipliers=old.multipliers,
     )
     return build_groups(model, plan.under(new))
-
-
-def set_lr(optimizer: Any, lr: float) -> None:
-    """Set the learning rate by hand: each group gets ``lr`` times its own factor.
-
-    >>> set_lr(optimizer, 0.1 * min(1.0, step / 100))                       # doctest: +SKIP
-
-    ``group["lr"] = lr`` for all groups would undo the transfer. It also serves schedulers that
-    know one absolute number only (`CosineAnnealingLR(eta_min=...)`): let one run on an optimizer
-    of its own and hand its number on.
-    """
-    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0 <= lr < math.inf:
-        raise TransferError(f"lr must be a finite number that is not negative, not {lr!r}")
-    groups = getattr(optimizer, "param_groups", None)
-    if not groups or any("lr_scale" not in group for group in groups):
-        raise TransferError(
-            f"{type(optimizer).__name__} has a group without lr_scale, so nothing is known of its "
-            "learning rate. Make it from the groups of a transfer: Adam(apply_transfer(model, ...))"
-        )
-    for group in groups:
-        value = float(lr) * group["lr_scale"]
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
 
 
 def plan_of(model: nn.Module) -> Plan:
@@ -190,6 +214,13 @@ def _loaded(model: nn.Module, plan: Plan) -> dict[tuple[str, str], float]:
     return found
 
 
+def transferred_part(model: Any) -> nn.Module:
+    """The module that carries the transfer: the model itself, or what a wrapper has inside."""
+    plan_of(model)  # says what to type where there is none
+    modules: Iterator[nn.Module] = model.modules()
+    return next(m for m in modules if isinstance(m.__dict__.get(PLAN_ATTRIBUTE), Plan))
+
+
 def part_of(model: nn.Module, verb: str) -> str:
     """What to type where a wrapper was passed, and the model inside it is meant."""
     path = next(n for n, m in model.named_modules() if PLAN_ATTRIBUTE in m.__dict__)
@@ -210,39 +241,3 @@ def plain_name(name: str) -> str:
             elif f".{prefix}" in name and prefix != "module.":
                 name, stripped = name.replace(f".{prefix}", "."), True
     return name
-
-
-def clip_grad_norm_(groups: Iterable[dict[str, Any]], max_norm: float) -> Tensor:
-    """Clip by ``sqrt(sum lr * |grad|^2)``, the norm that transfers; returns the norm.
-
-    The plain global norm does not: under SGD the decoder dominates it at every width. The
-    learning rates are the initial ones, so a schedule does not move the threshold.
-
-    >>> clip_grad_norm_(groups, 1.0)                                        # doctest: +SKIP
-    """
-    if isinstance(max_norm, float | int) and not max_norm > 0:
-        raise TransferError(f"max_norm must be positive, not {max_norm!r}")
-    if max_norm != float("inf"):
-        check_number("max_norm", max_norm, positive=True)
-    squares: list[Tensor] = []
-    gradients: list[Tensor] = []
-    for group in groups if isinstance(groups, Iterable) else [groups]:
-        if not isinstance(group, dict) or not {"params", "lr"} <= group.keys():
-            raise TransferError(
-                f"clip_grad_norm_ takes parameter groups, not {shown(group)}: pass the groups of "
-                "apply_transfer, or optimizer.param_groups"
-            )
-        found = [p.grad for p in group["params"] if p.grad is not None]
-        if not found:
-            continue
-        lr = group["initial_lr"] if "initial_lr" in group else group["lr"]
-        squares.append(lr * torch.nn.utils.get_total_norm(found) ** 2)
-        gradients += found
-    if not squares:
-        return torch.tensor(0.0)
-    device = squares[0].device
-    norm = torch.stack([square.to(device) for square in squares]).sum().sqrt()
-    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor.to(gradient.device))
-    return norm

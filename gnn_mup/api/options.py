@@ -11,9 +11,14 @@ from torch import nn
 from ..arguments import as_patterns, as_table, check_one_of, shown
 from ..base.tuned import CORRECTION, DECAY, LR
 from ..errors import TransferError
+from ..rules.multipliers import Multipliers, as_multipliers
 from ..rules.plan import Settings, resolve_optimizer
 from ..rules.table import Role
 from .groups import LR_MULT
+
+PAPER = "paper"
+DEFAULT_BASE: str | tuple[int, int] = PAPER
+"""What ``base`` is where it is not given; the portfolio (`examples/portfolio`) decides it."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ def settings_of(
     eps: float | None = None,
     lr_mult: Mapping[str, float] | None = None,
     no_decay: Iterable[str] | None = None,
+    multipliers: Mapping[str, float] | Multipliers | None = None,
 ) -> Settings:
     return Settings(
         lr,
@@ -67,6 +73,7 @@ def settings_of(
         eps,
         as_table("lr_mult", lr_mult, LR_MULT),
         None if no_decay is None else as_patterns("no_decay", no_decay),
+        as_multipliers(multipliers),
     )
 
 
@@ -81,4 +88,4 @@ def _check_factor(name: str, value: Any) -> None:
         raise TransferError(f"{name} must be a positive number, not {shown(value)}")
 
 
-__all__ = ["Options", "roles_of", "settings_of"]
+__all__ = ["DEFAULT_BASE", "PAPER", "Options", "roles_of", "settings_of"]

@@ -21,8 +21,10 @@ from ..analysis.computed import placed_through
 from ..analysis.residual import Residuals
 from ..analysis.roles import overridden
 from ..analysis.scores import scores
-from ..base.shapes import BaseShapes
+from ..base.reference import Reference
+from ..base.shapes import BaseShapes, Matched, initial_rms
 from ..base.tuned import with_tuned
+from ..errors import TransferError
 from ..ir.example import Call, as_call, cloned
 from ..ir.trace import trace
 from ..rules.display import fold_names
@@ -34,7 +36,7 @@ from ..surgery.insert import draft_insertions
 from ..surgery.messages import NORMALISED, draft_messages, draft_queries, gammas
 from ..surgery.operate import Operation, operate, restore
 from .assemble import Frame, Placement, assemble
-from .base_models import base_of
+from .base_models import base_of, reference_of
 from .findings import Findings, adds_per_block, find
 from .fold import find_folds, forward_changes
 from .options import Options
@@ -44,34 +46,41 @@ def prepare(
     model: nn.Module, example: Any, options: Options, settings: Settings
 ) -> tuple[Plan, tuple[Operation, ...]]:
     """Trace, place, assemble, draft: everything that is known before anything is changed."""
-    base = base_of(options, example)
+    base, reference = base_of(options, example), reference_of(options)
+    if reference is not None and options.gamma == "auto":
+        options = replace(options, gamma=None)  # at the reference size the forward pass is theirs
     settings, correction = with_tuned(base, settings, options.correction)
     options = replace(options, correction=correction)
     call = as_call(model, example)
     findings = find(model, call, options, base)
     depth = max(options.depth or findings.depth, 1)
     placements = _placements(model, findings, options)
-    shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    width = findings.places.width
+    matched, doubts = _beside(model, placements, base, reference, (width, depth))
     frame = Frame(
-        findings.places.width,
+        width,
         depth,
         _correction(options, settings, example),
         base,
         options.init == "rescale",
-        {} if base is None else base.match(shapes),
+        matched,
+        reference is not None,
     )
     plan = assemble(model, placements, frame, settings)
     drafts = Drafts(model)
     factor = residual_factor(depth, base.depth if base is not None and base.depth else None)
     factor = 1.0 if base is not None and not base.depth else factor
-    branches = _draft(drafts, findings, factor, options, base)
-    if base is None and options.gamma in ("auto", "layer"):
+    branches = _draft(drafts, findings, factor, options, base, settings.multipliers.branch)
+    given = _base_gamma(base) if reference is None else None
+    if given is None and options.gamma in ("auto", "layer"):
         _remeasure(model, call, drafts, findings.residuals)
-    found = gammas(findings.residuals, options.gamma, _base_gamma(base))
+    found = gammas(findings.residuals, options.gamma, given)
     messages = draft_messages(drafts, findings.residuals.graph, found)
     notes, alarms = _remarks(findings, placements, options, base, branches)
-    alarms += draft_queries(drafts, placements, base, frame.matched)
-    notes += _contradictions(plan, placements)
+    alarms += doubts
+    attention = settings.multipliers.attention
+    alarms += draft_queries(drafts, placements, base, frame.matched, attention)
+    notes += _contradictions(plan, placements) if reference is None else []
     alarms += _left_out(drafts)
     operations = drafts.operations()
     plan = replace(
@@ -126,13 +135,40 @@ def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[
     return placed_through(model, placed)
 
 
+def _beside(
+    model: nn.Module,
+    placements: Mapping[str, Placement],
+    base: BaseShapes | None,
+    reference: Reference | None,
+    size: tuple[int, int],
+) -> tuple[Mapping[str, Matched], list[str]]:
+    """Every tensor beside its base, and what a reference size leaves open."""
+    shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    if reference is not None:
+        scales = {n: rms or 0.0 for n, rms in initial_rms(model).items()}
+        return reference.beside(shapes, placements, scales, size)
+    return ({} if base is None else base.match(shapes)), []
+
+
 def _draft(
-    drafts: Drafts, findings: Findings, factor: float, options: Options, base: BaseShapes | None
+    drafts: Drafts,
+    findings: Findings,
+    factor: float,
+    options: Options,
+    base: BaseShapes | None,
+    alpha: float,
 ) -> list[Branch]:
-    readouts = None if base is None else factor
-    inserted = draft_insertions(drafts, findings.inserted, factor) if findings.inserted else []
     scale = options.residual != "off"
-    return inserted + draft_branches(drafts, findings.residuals, factor, scale, readouts)
+    if alpha != 1.0 and not (scale and (findings.residuals.residual or findings.inserted)):
+        raise TransferError(
+            "multipliers['branch'] scales residual branches, and none are scaled here: leave it "
+            "out, or pass residual='insert'"
+        )
+    readouts = None if base is None else factor
+    inserted = (
+        draft_insertions(drafts, findings.inserted, factor * alpha) if findings.inserted else []
+    )
+    return inserted + draft_branches(drafts, findings.residuals, factor, scale, readouts, alpha)
 
 
 def _remarks(

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..base.tuned import CORRECTION, DECAY, LR
 from ..errors import NotApplied, TransferError, TransferWarning
+from ..rules.display import factor_text
 from ..rules.plan import Plan, Settings
 from ..surgery.operate import attach, operate, rescale, restore
 from ..surgery.redraw import keep_scales
@@ -37,6 +38,7 @@ def apply_transfer(
     lr_mult: Mapping[str, float] | None = None,
     no_decay: Iterable[str] | None = None,
     roles: Mapping[str, str] | None = None,
+    multipliers: Mapping[str, float] | None = None,
 ) -> TransferGroups:
     """Make the hyperparameters of a model transfer over width and depth; returns its groups.
 
@@ -47,11 +49,13 @@ def apply_transfer(
     The model is changed in place: residual branches are scaled by 1/L, un-normalised message
     passing by 1/gamma, initial weights to the scale of the rules. Its class for `isinstance`,
     `state_dict` keys, parameter objects and `forward` signature stay. `docs/api.md` has the table
-    of arguments. A base file that `tune` wrote brings lr, weight_decay and correction along (what
-    is typed here goes before them) and its gamma (which a base always decides).
+    of arguments. ``base=(64, 4)`` is a reference size: there the model trains exactly as without
+    us, with one ``lr`` in familiar units, and the rules scale away from it. A base file that
+    `tune` wrote brings lr, weight_decay, correction and multipliers along (what is typed here goes
+    before them) and its gamma (which a base always decides).
     """
     options = Options(base, delta, residual, depth, gamma, correction, init, roles_of(roles))
-    settings = settings_of(lr, optimizer, weight_decay, eps, lr_mult, no_decay)
+    settings = settings_of(lr, optimizer, weight_decay, eps, lr_mult, no_decay, multipliers)
     check_model(model)
     _initialise_lazy(model, example, options, settings)
     plan, operations = prepare(model, example, options, settings)
@@ -66,7 +70,7 @@ def apply_transfer(
 
 def plan_transfer(model: nn.Module, example: Any = None, **arguments: Any) -> Plan:
     """What `apply_transfer` would do, with the same arguments, without changing anything."""
-    known = {"lr", "optimizer", "weight_decay", "eps", "lr_mult", "no_decay"}
+    known = {"lr", "optimizer", "weight_decay", "eps", "lr_mult", "no_decay", "multipliers"}
     settings = settings_of(**{k: v for k, v in arguments.items() if k in known})
     arguments["roles"] = roles_of(arguments.get("roles"))
     try:
@@ -103,8 +107,9 @@ def _initialise_lazy(model: nn.Module, example: Any, options: Options, settings:
 
 def _announce(plan: Plan, options: Options) -> None:
     if plan.inserted and options.residual == "auto":
+        times = factor_text(plan.branches[0].factor)
         python_warnings.warn(
-            f"the model has no residual connections, so x + branch/{plan.depth} was put round its "
+            f"the model has no residual connections, so x + branch{times} was put round its "
             "message-passing layers: the architecture changed. Pass residual='insert' to say so, "
             "or residual='scale' to leave it alone",
             TransferWarning,

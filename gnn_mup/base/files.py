@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from ..arguments import as_path
 from ..errors import BaseShapeError
-from .matching import UNKNOWN, BaseTensor
 from .record import REMAKE, BaseShapes, refuse
 from .safe_yaml import Item, Reader, is_null
+from .tensors import UNKNOWN, BaseTensor
 
 Path = str | os.PathLike[str]
 

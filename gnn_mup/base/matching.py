@@ -16,67 +16,11 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from mup.infshape import InfDim, InfShape
-
-Shape = tuple[int, ...]
-UNKNOWN = 0
-"""Size of a dimension that a plain mup file does not tell (it only says that it is finite)."""
+from .tensors import UNKNOWN, BaseTensor, Dim, Matched, Shape
 
 _NUMBERED = re.compile(r"(|.*_)(0|[1-9][0-9]{0,8})")
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _NEAREST = 8
-
-
-@dataclass(frozen=True)
-class BaseTensor:
-    """One tensor of a base model: its sizes, which of them grow, its initial RMS about 0.
-
-    >>> str(BaseTensor((64, 11), (True, False), 0.17))
-    '[64*, 11]'
-    """
-
-    shape: Shape
-    grows: tuple[bool, ...]
-    rms: float | None = None
-
-    def __str__(self) -> str:
-        sizes = zip(self.shape, self.grows, strict=True)
-        return "[" + ", ".join(f"{s or '?'}{'*' if g else ''}" for s, g in sizes) + "]"
-
-    def fits(self, shape: Shape) -> bool:
-        """Whether a tensor of this shape is the same tensor at another width."""
-        if len(shape) != len(self.shape):
-            return False
-        return all(
-            size > 0 and (grows or base in (size, UNKNOWN))
-            for size, base, grows in zip(shape, self.shape, self.grows, strict=True)
-        )
-
-
-@dataclass(frozen=True)
-class Matched:
-    """A tensor of the target beside its base: mup's `InfShape`, and the base's initial RMS.
-
-    ``base_name`` is a name in the base. Where a middle layer had to be put together from the
-    first and the last one it is the name of the first of them.
-    """
-
-    base_name: str
-    infshape: InfShape
-    rms: float | None
-
-    @property
-    def grows(self) -> tuple[bool, ...]:
-        return tuple(bool(dim.isinf()) for dim in self.infshape)
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether the tensor has the shape that it has in the base."""
-        return all(not dim.isinf() or dim.base_dim == dim.dim for dim in self.infshape)
-
-    def ratio(self, axis: int) -> float:
-        """Target size over base size of one dimension; 1 for a dimension that does not grow."""
-        return float(self.infshape[axis].width_mult())
 
 
 class How(Enum):
@@ -183,9 +127,9 @@ _Quantifier = Callable[[Iterable[bool]], bool]
 
 
 def _matched(name: str, shape: Shape, base: BaseTensor) -> Matched:
-    dims = zip(shape, base.shape, base.grows, strict=True)
-    infshape = InfShape([InfDim(size if grows else None, target) for target, size, grows in dims])
-    return Matched(name, infshape, base.rms)
+    sizes = zip(shape, base.shape, base.grows, strict=True)
+    dims = tuple(Dim(size if grows else None, target) for target, size, grows in sizes)
+    return Matched(name, dims, base.rms)
 
 
 def _best(shape: Shape, options: _Options, usual: float | None) -> Matched | None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import BaseShapeError
-from .matching import BaseTensor, Matched, Place, Shape, counterparts, match_tensor
+from .matching import Place, counterparts, match_tensor
+from .tensors import BaseTensor, Matched, Shape
 
 REMAKE = "make_base_shapes(base, delta, savefile)"
 

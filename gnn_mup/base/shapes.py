@@ -14,8 +14,9 @@ from torch.nn.parameter import is_lazy
 from ..errors import BaseShapeError
 from .files import Path, load_base_shapes, save_base_shapes
 from .initial import initial_rms, tensor_rms
-from .matching import BaseTensor, Matched, Shape, growth
+from .matching import growth
 from .record import BaseShapes, refuse
+from .tensors import BaseTensor, Matched, Shape
 
 __all__ = [
     "BaseShapes",

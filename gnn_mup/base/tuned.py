@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+from ..arguments import Default
 from ..errors import TransferError
+from ..rules.multipliers import Multipliers
 from ..rules.plan import OPTIMIZERS, Settings
 from .record import BaseShapes
 
-
-class Default(float):
-    """A number that nobody typed, so that a tuned one may take its place.
-
-    >>> Default(0.1) == 0.1, isinstance(0.1, Default)
-    (True, False)
-    """
-
-
-LR, DECAY, CORRECTION = Default(0.1), Default(0.0), Default(1.0)
+LR, DECAY, CORRECTION = Default(1e-3), Default(0.0), Default(1.0)
+"""At the size of a base or a reference lr is what people are used to; the paper's eta0 is not."""
+PAPER_LR = 0.1
 
 
 def with_tuned(
     base: BaseShapes | None, settings: Settings, correction: float | str
 ) -> tuple[Settings, float | str]:
-    """Learning rate, weight decay and C: the caller's, else the tuner's, else the defaults.
+    """Learning rate, weight decay, C and multipliers: the caller's, else the tuner's, else the
+    defaults.
 
     A tuned gamma needs nothing here: it is the base's own.
     """
@@ -36,8 +32,16 @@ def with_tuned(
 
     if not isinstance(correction, str):
         correction = chosen("correction", correction)
-    lr, decay = chosen("lr", settings.lr), chosen("weight_decay", settings.weight_decay)
-    return replace(settings, lr=lr, weight_decay=decay), correction
+    paper = base is None and isinstance(settings.lr, Default)
+    found = replace(
+        settings,
+        lr=PAPER_LR if paper else chosen("lr", settings.lr),
+        weight_decay=chosen("weight_decay", settings.weight_decay),
+        multipliers=Multipliers(
+            **{name: chosen(name, value) for name, value in asdict(settings.multipliers).items()}
+        ),
+    )
+    return found, correction
 
 
 def _check_optimizer(tuned: dict[str, float], settings: Settings) -> None:

@@ -46,6 +46,28 @@ def positive(text: str) -> float:
     return value
 
 
+BASE_HELP = 'a reference size, "paper" for the absolute rules, or a base-shape file'
+
+
+def base_argument(text: str) -> Any:
+    """A reference size, the word "paper", or a file."""
+    width, cross, depth = text.partition("x")
+    sized = cross and width.isdigit() and depth.isdigit()
+    return (int(width), int(depth)) if sized else text
+
+
+def multiplier_argument(more: Callable[..., object]) -> None:
+    more(
+        "--multiplier",
+        dest="multipliers",
+        action="append",
+        type=factor_pair,
+        metavar="NAME=FACTOR",
+        help="a constant that transfers: branch, output, attention, encoder, decoder, vectors, "
+        "init or decoder_init",
+    )
+
+
 def sizes(text: str) -> list[int]:
     try:
         sizes = [int(part) for part in text.split(",")]

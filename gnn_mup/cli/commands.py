@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import (
+    BASE_HELP,
+    base_argument,
     count_or,
     dataset_arguments,
     example_argument,
     factor_pair,
+    multiplier_argument,
     number_or,
     optional,
     pair,
@@ -77,7 +80,8 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
     more("--optimizer", choices=("sgd", "adam", "adamw"))
     more("--weight-decay", type=float, metavar="LAMBDA0")
     more("--eps", type=float, help="Adam's epsilon, transferred for each group")
-    more("--base", metavar="FILE", help="a base-shape file (gnn-mup base-shapes)")
+    more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
+    multiplier_argument(more)
     more("--residual", choices=("auto", "scale", "insert", "off"))
     more("--depth", type=int, metavar="L", help="where the trace should not decide")
     more("--gamma", type=number_or("auto", "layer", "none"), metavar="auto|layer|none|NUMBER")
@@ -91,7 +95,7 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
         from gnn_mup import plan_transfer
 
         given = passed_on(args, "factory", "example")
-        for key in given.keys() & {"lr_mult", "roles"}:
+        for key in given.keys() & {"lr_mult", "roles", "multipliers"}:
             given[key] = dict(given[key])
         model = build_model(args.factory)
         plan = plan_transfer(model, build_example(args.example), **given)
@@ -214,18 +218,22 @@ def _sweep(parser: argparse.ArgumentParser) -> Run:
     more("--seeds", type=int, metavar="N")
     more("--optimizer", choices=("sgd", "adam", "adamw"))
     more("--weight-decay", type=float, metavar="LAMBDA0")
+    more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
+    multiplier_argument(more)
     more("--storage", metavar="FILE|URL", help="shared by all who run the same command")
     more("--name", help="of the study in the storage (default: sweep)")
 
     def run(args: argparse.Namespace) -> Outcome:
         from gnn_mup.diagnostics.sweep.sweep import sweep
 
-        own = ("factory", "fit", "example", "plot", "html", "csv", "max_drift")
+        own = ("factory", "fit", "example", "plot", "html", "csv", "max_drift", "multipliers")
         factory, fit = load_factory(args.factory), load_factory(args.fit)
         if takes_nothing(fit):
             fit = build(args.fit)
-        example = build_example(args.example)
-        report = sweep(factory, fit, example=example, **passed_on(args, *own))
+        given = passed_on(args, *own)
+        if "multipliers" in args:
+            given["multipliers"] = dict(args.multipliers)
+        report = sweep(factory, fit, example=build_example(args.example), **given)
         forms = ((args.plot, report.plot), (args.html, report.to_html), (args.csv, report.to_csv))
         for path, write in forms:
             if path is not None:

@@ -19,6 +19,7 @@ import torch
 from torch_geometric.data import Batch, Data, HeteroData
 
 from ..errors import TransferError
+from ..extras import needs
 
 Transform = Callable[[Any], Any]
 
@@ -91,6 +92,7 @@ def digits(n: int | None = None, size: int = 8) -> list[Any]:
     """
     if size not in (2, 4, 8):
         raise TransferError(f"digits: size is {size}; the images are 8 x 8, so use 8, 4 or 2.")
+    needs("digits", "sklearn")
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)

@@ -29,8 +29,12 @@ def _headline(plan: Plan) -> str:
     family = s.optimizer.family.value
     name = "adamw" if family == "adam" and s.optimizer.decoupled else family
     rules = "relative to a base" if plan.relative else "absolute rules"
+    if plan.reference is not None:
+        rules = f"reference size ({plan.reference[0]}, {plan.reference[1]})"
     text = f"width D = {plan.width}, depth L = {plan.depth}, {rules}, {name}, lr = {s.lr:g}"
-    return text + (f", weight decay = {s.weight_decay:g}" if s.weight_decay else "")
+    told = {"weight decay": s.weight_decay} if s.weight_decay else {}
+    told |= {f"{name} x": value for name, value in s.multipliers.told().items()}
+    return ", ".join([text, *(f"{name} = {value:g}" for name, value in told.items())])
 
 
 def _params(plan: Plan) -> str:
@@ -130,6 +134,16 @@ def _messages(messages: Sequence[Message]) -> list[str]:
         )
         out.append(f"  {names}: rows / messages = {gamma:.3g}, {done}")
     return out
+
+
+def factor_text(factor: float) -> str:
+    """What a factor does to an expression: divided by a whole number, or times the number.
+
+    >>> factor_text(0.25), factor_text(0.4)
+    (' / 4', ' * 0.4')
+    """
+    inverse = round(1.0 / factor)
+    return f" / {inverse}" if abs(1.0 / factor - inverse) < 1e-9 else f" * {factor:.4g}"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -18,6 +18,7 @@ import torch
 from ..arguments import as_patterns, check_number, shown, writing
 from ..errors import TransferError
 from . import table as rules
+from .multipliers import Multipliers
 from .table import Family, Kind, Optimizer, Ratio, Role, Spot
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Settings:
     eps: float | None = None
     lr_mult: Mapping[str, float] = field(default_factory=dict)
     no_decay: tuple[str, ...] | None = None
+    multipliers: Multipliers = field(default_factory=Multipliers)
 
     def __post_init__(self) -> None:
         numbers = [("lr", self.lr), ("weight_decay", self.weight_decay)]
@@ -83,6 +85,7 @@ class ParamRecord:
     def under(self, settings: Settings, no_decay: bool) -> ParamRecord:
         """This record with the learning rate, decay and epsilon of other settings."""
         scale = rules.lr_factor(self.where, settings.optimizer.family)
+        scale *= settings.multipliers.rate(self.where)
         for pattern, factor in settings.lr_mult.items():
             if matches(pattern, (self.name, *self.aliases)):
                 scale *= factor
@@ -153,6 +156,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     relative: bool = False
     base_depth: int | None = None
+    reference: tuple[int, int] | None = None
     inserted: bool = False
     folds: tuple[Fold, ...] = ()
     scores: frozenset[str] = frozenset()
@@ -227,6 +231,9 @@ class Plan:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a parameter, as a pandas frame."""
+        from ..extras import needs
+
+        needs("plan.to_frame", "pandas")
         import pandas as pd
 
         return pd.DataFrame(list(self.to_dict()["params"].values())).set_index("name")

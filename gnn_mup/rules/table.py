@@ -156,6 +156,9 @@ class Spot:
 
     ``joined``: a decoder reads so many states of width D side by side (jumping knowledge), more
     with every layer. Of its row, which takes fan_in for a multiple of D, only Adam's rate changes.
+
+    ``factor``: the tensor is written with a constant, W' = c W, that could as well stand in the
+    forward pass: c acts on the initial scale and Adam's rate once, on SGD's rate twice.
     """
 
     kind: Kind
@@ -168,6 +171,7 @@ class Spot:
     readouts: float = 1.0
     gain: float = 1.0
     joined: float = 1.0
+    factor: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -187,9 +191,8 @@ class Spot:
 class Ratio:
     """A tensor beside its base: target over base for every size, 1 where nothing grows.
 
-    ``query`` is what attention logits have to be multiplied by, where this weight makes the
-    queries and the head dimension grows (`query_factor`): folded into the weight, it acts on the
-    initial scale and Adam's rate once, on SGD's rate twice.
+    ``factor`` as in `Spot`; where the head dimension grows it holds what attention logits have to
+    be multiplied by (`query_factor`), folded into the weight that makes the queries.
     """
 
     kind: Kind
@@ -199,10 +202,10 @@ class Ratio:
     depth: float = 1.0
     branches: float = 1.0
     correction: float = 1.0
-    query: float = 1.0
     readouts: float = 1.0
     gain: float = 1.0
     joined: float = 1.0
+    factor: float = 1.0
 
     @property
     def place(self) -> dict[Family, float]:
@@ -226,9 +229,9 @@ def init_rms(where: Spot | Ratio) -> float | None:
     """
     row = TABLE[where.kind]
     if isinstance(where, Ratio):
-        size = row.relative_init.at(where.fan_in, where.fan_out) * where.query * where.gain
+        size = row.relative_init.at(where.fan_in, where.fan_out) * where.factor * where.gain
         return size * math.sqrt(where.joined)  # the ratio of fan-ins has it whole
-    return None if row.init is None else row.init.at(where.width, where.fan_in)
+    return None if row.init is None else row.init.at(where.width, where.fan_in) * where.factor
 
 
 def lr_factor(where: Spot | Ratio, family: Family) -> float:
@@ -236,11 +239,10 @@ def lr_factor(where: Spot | Ratio, family: Family) -> float:
     row = TABLE[where.kind]
     if isinstance(where, Ratio):
         size = row.relative_lr[family].at(where.fan_in, where.fan_out)
-        size *= where.query if family is Family.ADAM else where.query**2
     else:
         size = row.lr[family].at(where.width, where.fan_in)
-    size *= where.gain if family is Family.ADAM else where.gain**2
-    return size * where.place[family]
+    larger = where.gain * where.factor
+    return size * (larger if family is Family.ADAM else larger**2) * where.place[family]
 
 
 def gradient_scale(where: Spot | Ratio) -> float:
@@ -249,11 +251,22 @@ def gradient_scale(where: Spot | Ratio) -> float:
     if isinstance(where, Ratio):
         # A generator's fan-out is D * D, and only one of the two is the width of its output.
         generated = where.kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH)
-        width = (where.fan_out**0.5 if generated else where.fan_out) * where.query
+        width = where.fan_out**0.5 if generated else where.fan_out
     else:
         width = where.width
-    scale = (1.0 if where.kind in FINITE_OUT else 1.0 / width) / (where.gain * where.readouts)
+    scale = 1.0 if where.kind in FINITE_OUT else 1.0 / width
+    scale /= where.gain * where.factor * where.readouts
     return scale * where.branches / where.depth if where.role is Role.RESIDUAL else scale
+
+
+def clip_factor(where: Spot | Ratio) -> float:
+    """The weight of a tensor's squared gradient in the norm that is clipped; 1 at the reference.
+
+    SGD's rate times the squared gradient has the same size at every width and depth (it is how
+    much one step lowers the loss), whatever the optimizer is: these weights are SGD's rates over
+    those at the reference size. With the absolute rules that is width 64 and depth 1.
+    """
+    return lr_factor(where, Family.SGD) / lr_factor(_reference(where), Family.SGD)
 
 
 def eps_factor(where: Spot | Ratio) -> float:
@@ -311,5 +324,11 @@ def _reference(where: Spot | Ratio) -> Spot | Ratio:
     if where.kind in _FAN_IN_GROWS:
         fan_in *= REFERENCE_WIDTH / where.width
     return replace(
-        where, width=REFERENCE_WIDTH, fan_in=fan_in, depth=1.0, branches=1.0, readouts=1.0
+        where,
+        width=REFERENCE_WIDTH,
+        fan_in=fan_in,
+        depth=1.0,
+        branches=1.0,
+        readouts=1.0,
+        factor=1.0,
     )

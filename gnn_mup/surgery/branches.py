@@ -24,15 +24,25 @@ from ..rules.plan import Branch
 from .drafts import Drafts
 from .recompile import shown
 
+RESIDUAL = "residual branch"
+
 
 def draft_branches(
-    drafts: Drafts, residuals: Residuals, factor: float, scale: bool, readouts: float | None = None
+    drafts: Drafts,
+    residuals: Residuals,
+    factor: float,
+    scale: bool,
+    readouts: float | None = None,
+    alpha: float = 1.0,
 ) -> list[Branch]:
-    """Every sum that matters, as a record; the scaled ones also as edits."""
+    """Every sum that matters, as a record; the scaled ones also as edits. ``alpha`` multiplies the
+    residual branches, and no other sum."""
     graph = residuals.graph
     edits = residuals.edits(factor, readouts) if scale else []
     if factor == 1.0:  # one layer, or as deep as the base: only readouts may be several
-        edits = [e for e in edits if e.what == READOUTS and e.factor != 1.0]
+        edits = [e for e in edits if e.what in (READOUTS, RESIDUAL)]
+    edits = [replace(e, factor=alpha * e.factor) if e.what == RESIDUAL else e for e in edits]
+    edits = [e for e in edits if e.factor != 1.0]
     records: dict[tuple[object, ...], list[Edit]] = {}
     for edit in _completed(graph, edits):
         site = graph[edit.add].site
@@ -47,7 +57,7 @@ def draft_branches(
     mixing = {s.root for s in residuals.residual if s.mixes}
     mixing |= {a for s in residuals.residual if s.mixes for a in s.adds}
     branches = [_record(graph, found, mixing) for found in records.values()]
-    done = {"residual"} if scale and factor != 1.0 else set()
+    done = {"residual"} if scale and factor * alpha != 1.0 else set()
     done |= {edit.what for edit in edits}
     return branches + _left_alone(residuals, drafts, done)
 

@@ -13,6 +13,7 @@ from ..analysis.roles import Places
 from ..errors import SurgeryError
 from ..ir import ops
 from ..ir.graph import Call, Graph, Site
+from ..rules.display import factor_text
 from ..rules.plan import Branch
 from .drafts import Drafts
 from .rewrite import SKIP
@@ -166,7 +167,7 @@ def draft_insertions(drafts: Drafts, found: list[Insertion], factor: float) -> l
             file,
             line,
             before=text,
-            after=f"x = x + (this layer, its norm and activation) / {round(1 / factor)}",
+            after=f"x = x + (this layer, its norm and activation){factor_text(factor)}",
             modules=tuple(layers),
             count=len(layers),
             mixes_nodes=True,

@@ -9,8 +9,8 @@ from torch import nn
 
 from ..analysis.residual import Residuals
 from ..api.assemble import Placement
-from ..base.matching import Matched
 from ..base.record import BaseShapes
+from ..base.tensors import Matched
 from ..ir import ops
 from ..ir.graph import Aggregation, Graph
 from ..rules.plan import Message
@@ -26,25 +26,27 @@ def draft_queries(
     placements: Mapping[str, Placement],
     base: BaseShapes | None,
     matched: Mapping[str, Matched],
+    attention: float = 1.0,
 ) -> list[str]:
-    """Attention logits 1/d where the head dimension grows and queries are packed with keys; a
-    projection of their own has the factor folded into its scale and rate already."""
+    """Attention logits 1/d where the head dimension grows, and times ``attention``, where queries
+    are packed with keys; a projection of their own has the factor folded into its scale and rate
+    already."""
     problems = []
-    packed = {n for n, p in placements.items() if p.packed}
-    for name in packed & matched.keys():
-        assert base is not None
-        before = base.head_dims.get(matched[name].base_name)
+    for name in (n for n, p in placements.items() if p.packed):
         now = placements[name].head_dim
-        if before is None or before == now:
+        known = base is not None and name in matched
+        before = base.head_dims.get(matched[name].base_name, now) if base and known else now
+        factor = attention * query_factor(now, before)
+        if factor == 1.0:
             continue
         path, _, leaf = name.rpartition(".")
         if isinstance(drafts.modules[path], nn.MultiheadAttention) and leaf.startswith("in_proj"):
-            drafts.of(path).query = query_factor(now, before)
+            drafts.of(path).query = factor
         else:
             problems.append(
                 f"{name} packs queries and keys, so the logits' factor (head dimension {before} -> "
-                f"{now}) cannot be folded into it: multiply the queries by "
-                f"{query_factor(now, before):.4g}, or grow the number of heads instead"
+                f"{now}) cannot be folded into it: multiply the queries by {factor:.4g}, or grow "
+                "the number of heads instead"
             )
     return problems
 

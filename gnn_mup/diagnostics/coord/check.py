@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gnn_mup import TransferError
 from gnn_mup.arguments import check_module, check_number
+from gnn_mup.extras import needs
 from gnn_mup.ir.example import as_call
 
 from ..inputs import gather
@@ -65,6 +66,7 @@ def coord_check(
         progress: True for a bar, or a function of (runs done, runs to do).
         arguments: what else goes to `apply_transfer` (``residual=``, ``gamma=``, ``roles=`` ...).
     """
+    needs("coord_check", "pandas", "scipy")
     check_number("tolerance", tolerance)
     task = Task(build, gather(batches, steps), steps, lr, optimizer, loss, step, weight_decay)
     task.transfer, task.arguments = transfer, arguments

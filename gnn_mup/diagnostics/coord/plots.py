@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gnn_mup.extras import needs
+
 from .report import CoordReport, line_means
 from .slopes import FAIL, Slope
 
@@ -92,6 +94,7 @@ def _present(report: CoordReport) -> tuple[list[str], list[str]]:
 
 
 def _panels(rows: int, columns: int, wide: float = 4.4, high: float = 3.3) -> tuple[Figure, Any]:
+    needs("a picture of a coordinate check", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

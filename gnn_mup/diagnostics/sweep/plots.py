@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnn_mup.extras import needs
+
 from .numbers import Curve, name_of, volume
 from .report import SweepReport
 
@@ -200,6 +202,7 @@ def _title(figure: Figure, title: str) -> None:
 
 
 def _panels(rows: int, columns: int, wide: float, high: float) -> tuple[Figure, Any]:
+    needs("a picture of a sweep", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from gnn_mup import TransferError, TransferWarning
 from gnn_mup.arguments import as_list, check_number
+from gnn_mup.extras import needs
 from gnn_mup.rules.plan import Settings
 
 from ..inputs import check_arguments, check_build, chosen_seeds
@@ -73,6 +74,7 @@ def sweep(
             default the file ``gnn-mup-<name>.db``.
         arguments: what else goes to `apply_transfer`, for every parameterization that calls it.
     """
+    needs("sweep", "optuna", "pandas")
     kinds = parameterizations(transfer)
     cells = grid(kinds, sizes, lrs, seeds)
     Settings(weight_decay=weight_decay(cells[0].lr) if callable(weight_decay) else weight_decay)
@@ -91,6 +93,7 @@ def sweep(
 
 def load_sweep(storage: Any = None, name: str = "sweep") -> SweepReport:
     """What a sweep has stored so far, complete or not, without running anything."""
+    needs("load_sweep", "optuna", "pandas")
     return SweepReport(results(open_store(storage, name, create=False)), title=name)
 
 

@@ -17,6 +17,7 @@ from gnn_mup import BaseShapes, TransferError, TransferWarning, apply_transfer, 
 from gnn_mup.api.base_models import make_base_shapes
 from gnn_mup.arguments import as_path, check_size
 from gnn_mup.data.measure import weight_decay_from_tau
+from gnn_mup.extras import needs
 from gnn_mup.rules.plan import OPTIMIZERS, resolve_optimizer
 
 from ..inputs import check_arguments, check_build, make_optimizer
@@ -106,6 +107,7 @@ def tune(
         sampler: an Optuna sampler; by default TPE, seeded by ``seed``.
         arguments: what else goes to `apply_transfer`.
     """
+    needs("tune", "optuna", "pandas")
     runner = Runner(build, fit, {}, optimizer, 0.0, example, arguments)
     ranges = {"lr": lr, "tau": tau, "gamma": gamma, "correction": correction}
     wanted = {k: v for k, v in ranges.items() if v is not None or k == "lr"}

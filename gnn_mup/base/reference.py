@@ -1,0 +1,132 @@
+"""A reference size (D0, L0): a base without a model.
+
+At that size the model is the user's own: same initial weights, same forward pass, one learning
+rate. Away from it the relative rules hold, with the ratio D/D0 for every axis that grows. Which
+axes grow follows from the width types that the flow of data shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..arguments import check_size
+from ..errors import TransferError
+from ..rules.display import fold_names
+from ..rules.table import Kind
+from .laws import scale_at
+from .record import BaseShapes
+from .tensors import Dim, Matched, Shape
+
+_GENERATED = frozenset({Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH})
+_OUT = _GENERATED | {Kind.DATA_IN, Kind.WIDTH, Kind.MIXED, Kind.VECTOR}
+_IN = frozenset({Kind.WIDTH, Kind.MIXED, Kind.WIDTH_OUT, Kind.DIRECTION, Kind.GENERATED_FROM_WIDTH})
+
+
+class Placed(Protocol):
+    """What of a tensor's placement decides which of its axes grow."""
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def fan_in_axes(self) -> tuple[int, ...]: ...
+    @property
+    def fan_out_axes(self) -> tuple[int, ...]: ...
+    @property
+    def joined(self) -> float: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The size at which a model trains as without us.
+
+    >>> Reference(64, 4).shapes().depth
+    4
+    """
+
+    width: int
+    depth: int
+
+    def __post_init__(self) -> None:
+        check_size("the width in base=(width, depth)", self.width)
+        check_size("the depth in base=(width, depth)", self.depth)
+
+    @classmethod
+    def of(cls, pair: Iterable[int]) -> Reference:
+        sizes = tuple(pair)
+        if len(sizes) != 2:
+            raise TransferError(
+                f"base={sizes!r} is no size: type base=(width, depth), for example base=(64, 4)"
+            )
+        return cls(*sizes)
+
+    def shapes(self) -> BaseShapes:
+        """The base that it stands for, as far as no tensor is concerned."""
+        return BaseShapes({}, self.depth, self.width, inserted=True)
+
+    def beside(
+        self,
+        shapes: Mapping[str, Shape],
+        placed: Mapping[str, Placed],
+        scales: Mapping[str, float],
+        size: tuple[int, int],
+    ) -> tuple[dict[str, Matched], list[str]]:
+        """Every tensor beside what it is at the reference size, and what could not be told.
+
+        ``scales`` are the initial RMS of a model of this ``size`` (width, depth).
+        """
+        matched, odd, strange = {}, [], []
+        for name, shape in shapes.items():
+            growing = self._growing(shape, placed[name], size)
+            base = tuple(float(growing.get(axis, n)) for axis, n in enumerate(shape))
+            if any(not n.is_integer() for n in base) and placed[name].kind is not Kind.MIXED:
+                odd.append(name)
+            ratio, known = scale_at(shape, base, scales[name], math.prod(shape))
+            if not known and base != shape and placed[name].fan_in_axes:
+                strange.append(name)
+            dims = tuple(Dim(growing.get(axis), n) for axis, n in enumerate(shape))
+            matched[name] = Matched(name, dims, scales[name] * ratio)
+        heads = [n for n in shapes if placed[n].head_dim and size[0] != self.width]
+        return matched, self._doubts(odd, strange, heads, size[0])
+
+    def _growing(self, shape: Shape, placed: Placed, size: tuple[int, int]) -> dict[int, float]:
+        """The sizes at the reference of the axes that grow; of several that make up one width, the
+        last stands for all."""
+        width, depth = size
+        found = {}
+        if placed.kind in _IN and placed.fan_in_axes:
+            axis = placed.fan_in_axes[-1]
+            found[axis] = shape[axis] * self.width / width
+            if placed.joined != 1.0:  # as many states side by side as there are layers
+                found[axis] *= self.depth / depth
+        if placed.kind in _OUT and placed.fan_out_axes:
+            axis = placed.fan_out_axes[-1]
+            # A generated matrix, and the bias of what generates it, are D x D.
+            matrix = placed.kind in _GENERATED or not (
+                placed.fan_in_axes or placed.kind is not Kind.WIDTH
+            )
+            found[axis] = shape[axis] * (self.width / width) ** (2 if matrix else 1)
+        return found
+
+    def _doubts(
+        self, odd: list[str], strange: list[str], heads: list[str], width: int
+    ) -> list[str]:
+        """What one model does not show of how it grows."""
+        know = "base=build(small), delta=build(other) shows it"
+        texts = (
+            (odd, f"cannot be {self.width}/{width} times as large at the reference size, so some "
+             f"size of these does not grow with the width; they were scaled as if it did. {know}"),
+            (strange, "were drawn at a scale that follows no initialiser known here; it was taken "
+             f"to fall like 1/sqrt(fan_in), as most do. {know}"),
+            (heads, "make attention queries, and one model does not show whether their head "
+             "dimension grows or the number of heads: the logits were left as they are. Where the "
+             f"dimension d grows from d0 pass multipliers={{'attention': sqrt(d0/d)}}; or {know}"),
+        )  # fmt: skip
+        return [f"{', '.join(fold_names(names))}: {text}" for names, text in texts if names]
+
+
+__all__ = ["Reference"]
