@@ -139,9 +139,7 @@ class TransferCallback(_Callback):  # type: ignore[misc]
                 for logger in trainer.loggers:
                     logger.log_metrics(group_rates(optimizer), step=trainer.global_step)
 
-    def on_save_checkpoint(
-        self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint[_KEY] = factors_of(pl_module)
 
     def on_load_checkpoint(

@@ -490,13 +490,18 @@ class SumsOutside(ByHand):
         return self.dec(x)
 
 
-def test_a_sum_that_cannot_be_divided_alone_is_refused() -> None:
+def test_a_sum_of_messages_inside_a_function_is_divided_alone() -> None:
     model = build(SumsOutside)
-    before = snapshot(model)
-    with pytest.raises(SurgeryError, match=r"test_retrofit\.py:\d+.*sums messages.*gamma=None"):
-        apply_transfer(model, model.example())
-    assert_same(before, snapshot(model))
-    assert plan_transfer(model, model.example(), gamma=None).depth == L
+    twin = copy.deepcopy(model)
+    plan = apply(model, model.example(), init="keep", gamma=7.0).plan
+    assert [(m.count, m.factor) for m in plan.messages] == [(L, pytest.approx(1 / 7))]
+    x, edge_index = twin.example()
+    features = twin.enc(x)
+    for lin in twin.lins:
+        h = lin(features)
+        total = torch.zeros_like(h).index_add_(0, edge_index[1], h[edge_index[0]]) / 7.0
+        features = features + F.relu(total + h) / L
+    torch.testing.assert_close(model(x, edge_index), twin.dec(features))
 
 
 def test_gamma_is_measured() -> None:
@@ -867,25 +872,43 @@ def executed() -> nn.Module:
     return scope["Made"]()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (AddsOutside, r"test_retrofit\.py:\d+.*residual='off'"),
-        (OneLineForTwo, r"test_retrofit\.py:\d+.*two lines"),
-        (lambdas, r"residual='off'"),
-        (executed, r"no source"),
-    ],
-    ids=["function", "one line", "lambda", "exec"],
-)
-def test_what_cannot_be_edited_is_refused(make: Callable[[], nn.Module], message: str) -> None:
-    torch.manual_seed(1)
-    model = make()
+def test_a_sum_in_a_function_of_its_own() -> None:
+    model, twin = build(AddsOutside).eval(), build(AddsOutside).eval()
+    plan = apply(model, model.example(), init="keep").plan
+    assert [(b.count, b.factor, b.before) for b in plan.branches] == [(L, 1 / L, "x + h")]
+    x, edge_index = twin.example()
+    y = twin.enc(x)
+    for conv in twin.convs:
+        y = y + conv(y, edge_index).relu() / L
+    torch.testing.assert_close(model(x, edge_index), twin.dec(y))
+    x, h = torch.ones(2), torch.ones(2)
+    assert outside(x, h).tolist() == [2.0, 2.0]  # everybody else's is as it was
+
+
+def test_one_expression_with_two_meanings_is_refused() -> None:
+    model = build(OneLineForTwo)
     before = snapshot(model)
-    with pytest.raises(SurgeryError, match=message):
+    with pytest.raises(SurgeryError, match=r"test_retrofit\.py:\d+.*two lines"):
         apply_transfer(model, PreNorm.example())
     assert_same(before, snapshot(model))
-    plan = plan_transfer(model, PreNorm.example(), residual="off")  # the way out that it names
+    plan = plan_transfer(model, PreNorm.example(), residual="off")
     assert plan.params
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(lambdas, r"set on the object.*residual='off'"), (executed, r"no source")],
+    ids=["lambda", "exec"],
+)
+def test_what_cannot_be_edited_is_said(make: Callable[[], nn.Module], message: str) -> None:
+    torch.manual_seed(1)
+    model = make()
+    before = model(*PreNorm.example())
+    plan = apply(model, PreNorm.example(), init="keep").plan
+    assert re.search(
+        rf"left out \(residual branch\): .*{message}", " ".join(map(str, plan.warnings))
+    )
+    torch.testing.assert_close(model(*PreNorm.example()), before)
 
 
 class SageBesideLinear(PreNorm):

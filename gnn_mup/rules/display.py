@@ -202,10 +202,14 @@ def _range(values: list[int]) -> str:
     return "{" + ",".join(str(v) for v in values) + "}"
 
 
+def _short(file: str) -> str:
+    """A file without the folders that everybody knows: where packages are, where we are."""
+    path, here = file.replace(os.sep, "/"), os.getcwd().replace(os.sep, "/")
+    return path.rpartition("-packages/")[2].removeprefix(f"{here}/")
+
+
 def branch_text(branch: Branch) -> str:
-    where = os.path.relpath(branch.file) if os.path.isabs(branch.file) else branch.file
-    if "site-packages/" in where or where.startswith("../"):
-        where = branch.file.rpartition("site-packages/")[2]
+    where = _short(branch.file)
     times = f"{branch.count} x " if branch.count > 1 else ""
     if branch.after:
         lines = _wrapped([branch.before], "      - ") + _wrapped([branch.after], "      + ")

@@ -11,7 +11,6 @@ from ..analysis.residual import Residuals
 from ..api.assemble import Placement
 from ..base.record import BaseShapes
 from ..base.tensors import Matched
-from ..errors import SurgeryError
 from ..ir import ops
 from ..ir.graph import Aggregation, Graph
 from ..rules.plan import Message
@@ -106,19 +105,13 @@ def draft_messages(
         else:
             assert site is not None
             key = (site.owner or "", site.file, site.line)
-            if factor != 1.0 and site.owner is None:
-                raise SurgeryError(
-                    f"{site.file}:{site.line}: {site.text!r} sums messages (rows / messages = "
-                    f"{aggregation.gamma:.3g}) in a function that does more than return that sum, "
-                    "so it cannot be divided by gamma for this model alone. Return the sum itself, "
-                    "or divide there and pass gamma=None"
-                )
             if factor != 1.0:
-                drafts.edit(site, "message", factor)
-                assert site.owner is not None
-                assert site.position is not None
-                seen = [(child.index, index) for child in graph.live_children(index)]
-                drafts.scaled.setdefault((site.owner, site.position, "message"), []).extend(seen)
+                held = drafts.try_edit(site, "message", factor, "gamma")
+                if held is None:
+                    factor = 1.0
+                else:
+                    seen = [(child.index, index) for child in graph.live_children(index)]
+                    drafts.scaled.setdefault(held, []).extend(seen)
         records.setdefault(key, []).append((aggregation.gamma, factor))
     for module, factors in per_module.items():
         scaled = [f for f in factors if f != 1.0]
