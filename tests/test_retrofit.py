@@ -1028,15 +1028,19 @@ def test_the_printed_plan() -> None:
     model = build(TwoSteps)
     text = str(apply(model, model.example(), lr=0.1, weight_decay=0.01).plan)
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0].startswith(f"width D = {D}, depth L = {L}, absolute rules, adam, lr = 0.1")
-    assert lines[2] == "parameter shape role width type fan-in init RMS lr decay why"
-    rows = {line.split()[0]: line for line in lines[4:] if line}
-    assert rows["enc.weight"].startswith(f"enc.weight {D}x{N0} encoder data-in {N0} ")
+    assert lines[0].startswith(f"width D = {D} (features per node), depth L = {L} (residual")
+    head = lines.index("parameter shape width type fan-in init RMS lr decay why")
+    rows = {line.split()[0]: line for line in lines[head:] if line}
+    assert rows["enc.weight"].startswith(f"enc.weight {D}x{N0} data-in {N0} ")
     assert "-> 0.378 0.0378" in rows["enc.weight"]
     folded = rows["convs.{0..3}.lin.weight"]
-    assert folded.startswith("convs.{0..3}.lin.weight 16x16 residual width-to-width 16 ")
-    assert folded.endswith("width in, width out; in a residual branch")
-    assert rows["dec.bias"].startswith("dec.bias 3 decoder no-width 1 ")
+    assert folded.startswith("convs.{0..3}.lin.weight 16x16 width-to-width 16 ")
+    why = folded.split()[-1]
+    assert f"{why}: width in, width out; in a residual branch" in lines
+    assert rows["dec.bias"].startswith("dec.bias 3 no-width 1 ")
+    section = lines.index("decoder: from the width to the output")
+    assert lines.index("residual: inside the residual branches") < section
+    assert section < lines.index(rows["dec.bias"])
     start = lines.index("Residual branches")
     branches = lines[start + 1 : start + 7]
     assert "tests/models.py:" in branches[0].replace("\\", "/")
@@ -1046,7 +1050,7 @@ def test_the_printed_plan() -> None:
         "+ F.gelu(conv(x, edge_index)) / 4 + x",
     ]
     assert branches[4:6] == ["- x + net(x)", "+ x + net(x) / 4"]
-    assert any(line.startswith("convs.{0..3}: rows / messages = ") for line in lines)
+    assert any(line.startswith("convs.{0..3}: aggregated rows are ") for line in lines)
 
 
 def test_the_diff_of_a_call() -> None:
