@@ -81,7 +81,7 @@ def prepare(
     attention = settings.multipliers.attention
     alarms += draft_queries(drafts, placements, base, frame.matched, attention)
     notes += _contradictions(plan, placements) if reference is None else []
-    alarms += _left_out(drafts)
+    alarms += drafts.warnings()
     operations = drafts.operations()
     plan = replace(
         plan,
@@ -211,14 +211,6 @@ def _remarks(
                 "the base: depth transfers only between equal blocks"
             )
     return notes, alarms
-
-
-def _left_out(drafts: Drafts) -> list[str]:
-    """Sums that the rules would scale and surgery cannot reach, each once."""
-    texts: dict[str, list[str]] = {}
-    for left in drafts.left_out:
-        texts.setdefault(left.reason, []).append(left.what)
-    return [f"left out ({', '.join(dict.fromkeys(w))}): {reason}" for reason, w in texts.items()]
 
 
 def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[str]:
