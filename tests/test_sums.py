@@ -255,7 +255,7 @@ def test_what_cannot_be_edited_is_said(cls: type[Written]) -> None:
     model, example = built(cls), PreNorm.example()
     before = model(*example)
     said = " ".join(map(str, transferred(model).warnings))
-    assert re.search(r"left out \(residual branch\).*Write it as x \+ branch.*residual='off'", said)
+    assert re.search(r"residual branch of .* is left out.*as x \+ branch.*residual='off'", said)
     assert torch.equal(model(*example), before)
 
 

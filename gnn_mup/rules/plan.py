@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import as_patterns, check_number, writing
@@ -124,6 +125,8 @@ class Message:
     file: str
     line: int
     count: int = 1
+    held: tuple[tuple[str, str], ...] = ()
+    """Where its factors are kept: modules, and names of their attributes."""
 
     @property
     def normalised(self) -> bool:
@@ -191,18 +194,12 @@ class Plan:
 
     def with_factors(self, now: Mapping[tuple[str, str], float]) -> Plan:
         """The plan with other values of factors, by module and attribute."""
-        pairs = [(f, replace(f, factor=now.get((f.module, f.attribute), f.factor)))
-                 for f in self.folds]  # fmt: skip
-        changed = {old.factor: new.factor for old, new in pairs if new.factor != old.factor}
-        if not changed:
-            return self
-        return replace(
-            self,
-            folds=tuple(new for _, new in pairs),
-            messages=tuple(
-                replace(m, factor=changed.get(m.factor, m.factor)) for m in self.messages
-            ),
-        )
+        folds = [replace(f, factor=now.get((f.module, f.attribute), f.factor)) for f in self.folds]
+        messages = [
+            replace(m, factor=fmean(now.get(key, m.factor) for key in m.held or (("", ""),)))
+            for m in self.messages
+        ]
+        return replace(self, folds=tuple(folds), messages=tuple(messages))
 
     def scaled_branches(self) -> tuple[Branch, ...]:
         return tuple(b for b in self.branches if b.factor != 1.0)

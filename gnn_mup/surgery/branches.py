@@ -50,7 +50,7 @@ def draft_branches(
         try:
             _draft_edit(drafts, graph, edit, site)
         except SurgeryError as error:
-            drafts.leave_out(site, edit.what, error)
+            drafts.leave_out(site, f"the factor of a {edit.what}", error)
             continue
         key = (site.file, site.position, edit.operand, edit.factor, edit.what)
         records.setdefault(key, []).append(edit)

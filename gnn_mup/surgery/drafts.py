@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from ..errors import SurgeryError
 from ..ir.graph import Position, Site
 from ..ir.source import expression_at
+from ..rules.display import fold_names
 from .classes import GAMMA, OUTPUT, QUERY, Method, method_of
 from .operate import Operation
 from .recompile import check_source
@@ -151,14 +152,27 @@ class Drafts:
             raise SurgeryError("\n".join(self.problems))
         return tuple(draft.operation(name) for name, draft in self.drafts.items())
 
+    def warnings(self) -> list[str]:
+        """What was left out, in words: one sentence for each reason."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for left in self.left_out:
+            owner = left.site.owner
+            names = found.setdefault((left.what, left.reason), [])
+            names += [] if owner is None else [owner or type(self.model).__name__]
+        return [
+            f"{what} of {', '.join(fold_names(dict.fromkeys(names))) or 'the model'} is left out: "
+            f"{reason}"
+            for (what, reason), names in found.items()
+        ]
+
     def _check(self, owner: str, steps: tuple[Step, ...], site: Site, action: str) -> None:
         """Whether all expressions on the way are there and can be edited so."""
         module = self.modules[owner]
         name = owner or type(module).__name__
         if isinstance(module, torch.jit.ScriptModule):
             raise SurgeryError(
-                f"{name} was compiled by torch.jit.script: nothing in it can be edited. Pass the "
-                "plain module, and script it after fold_transfer(model)"
+                "what torch.jit.script has compiled cannot be edited. Pass the plain module, and "
+                "script it after fold_transfer(model)"
             )
         if isinstance(module, GraphModule):
             if action in ("open", "close") or len(steps) > 1:
