@@ -45,7 +45,7 @@ def plot_rates(
         columns.append("metric")
     kinds = [k for k in report.kinds if k in report.best]
     spans = [_span(report, kind) for kind in kinds] or [(0.0, 1.0)]
-    wide = [max((high - low + 2 * MARGIN) * OCTAVE, 1.6) for low, high in spans]
+    wide = [max((high - low + 2 * MARGIN) * OCTAVE, 2.6) for low, high in spans]
     figure, panels = _panels(len(columns), wide, 3.5)
     for row, column in zip(panels, columns, strict=True):
         limits = _limits(report, kinds, column)
@@ -56,7 +56,7 @@ def plot_rates(
             panel.set_xlim(2.0 ** (low - free), 2.0 ** (high + free))
         row[0].set_ylabel(_label(column))
     for panel, kind in zip(panels[0], kinds, strict=False):
-        panel.set_title(_headline(report, kind), fontsize=11)
+        panel.set_title(_headline(report, kind), fontsize=10)
     for panel in panels[-1]:
         panel.set_xlabel(axis)
     _legend(figure, panels[0][0], report, kinds)
@@ -65,7 +65,7 @@ def plot_rates(
 
 
 def plot_sizes(report: SweepReport, path: Path, title: str = "") -> Path:
-    """Per parameterization: solid at the smallest size's best eta0, dashed at each one's own."""
+    """Per parameterization: solid at the smallest size's best rate, dashed at each one's own."""
     figure, panels = _panels(1, [6.4], 3.9)
     panel = panels[0][0]
     every = sorted({s for k in report.best for s in report.sizes(k)}, key=volume)
@@ -78,13 +78,13 @@ def plot_sizes(report: SweepReport, path: Path, title: str = "") -> Path:
         x = [every.index(s) for s in fixed]
         seen = [v if math.isfinite(v) else 10 * abs(high) for v in fixed.values()]
         panel.plot(x, seen, color=shade, marker=mark, linewidth=2,
-                   label=f"{NAMES.get(kind, kind)}, eta0 of the smallest")  # fmt: skip
+                   label=f"{NAMES.get(kind, kind)}, best rate of the smallest")  # fmt: skip
         for size, value in fixed.items():
             if not value <= high and not math.isnan(value):
-                _above(panel, every.index(size), value, number)
+                _above(panel, every.index(size), value)
         panel.plot([every.index(s) for s in own], list(own.values()), color=shade, marker=mark,
                    markerfacecolor="white", linestyle="--", linewidth=1,
-                   label=f"{NAMES.get(kind, kind)}, its own best eta0")  # fmt: skip
+                   label=f"{NAMES.get(kind, kind)}, its own best rate")  # fmt: skip
     panel.set_ylim(low, high)
     panel.set_xticks(range(len(every)), [name_of(s) for s in every])
     panel.set_xlabel("size (width, depth)" if any(s[1] for s in every) else "width")
@@ -95,12 +95,14 @@ def plot_sizes(report: SweepReport, path: Path, title: str = "") -> Path:
     return _saved(figure, path)
 
 
-def _above(panel: Axes, x: float, value: float, number: int) -> None:
+def _above(panel: Axes, x: int, value: float) -> None:
     """A loss that leaves the picture is written above it, where no line can cross it."""
     words = f"{value:.3g} ↑" if math.isfinite(value) else "diverged ↑"
+    stacked = sum(text.get_gid() == str(x) for text in panel.texts)
     top = ("data", "axes fraction")
-    panel.annotate(words, (x, 1.0), (0, 3 + 11 * number), top, "offset points", ha="center",
-                   va="bottom", fontsize=8, color="0.25", annotation_clip=False)  # fmt: skip
+    note = panel.annotate(words, (x, 1.0), (0, 3 + 11 * stacked), top, "offset points", ha="center",
+                          va="bottom", fontsize=8, color="0.25", annotation_clip=False)  # fmt: skip
+    note.set_gid(str(x))
 
 
 # -- parts ------------------------------------------------------------------------------------
@@ -196,8 +198,8 @@ def _headline(report: SweepReport, kind: str) -> str:
     drift = max(report.drift[kind].values(), key=abs)
     worst = max(report.regret[kind].values())
     cost = f"{worst:.3f} x the best loss" if math.isfinite(worst) else "divergence"
-    moves = f"moves by a factor of $2^{{{drift:+.2g}}}$" if drift else "stays"
-    return f"{NAMES.get(kind, kind)}\nbest rate {moves}; keeping it: {cost}"
+    moves = f"moves by $2^{{{drift:+.2g}}}$" if drift else "stays"
+    return f"{NAMES.get(kind, kind)}\nbest rate {moves}\nkeeping it: {cost}"
 
 
 def _label(column: str) -> str:
