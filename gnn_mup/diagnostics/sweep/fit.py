@@ -30,6 +30,8 @@ class Fit:
     >>> fit(model, torch.optim.Adam(groups), seed=0)                        # doctest: +SKIP
     {'loss': 0.31, 'best_loss': 0.31, 'metric': 0.94, 'best_metric': 0.95, ...}
 
+    Where it validates it also returns the ``curve``: pairs (step, metric).
+
     Args:
         train, valid: batches, in a loader or a list: PyG data objects, or pairs (inputs, target).
         steps, epochs: how long; one of the two (epochs may be a fraction).
@@ -124,6 +126,7 @@ class Fit:
         schedule = self.schedule(optimizer, self.total) if self.schedule else None
         losses: list[float] = []
         scores: list[float] = []
+        validated: list[int] = []
         model.train()
         for step, batch in enumerate(self._batches(), start=1):
             losses.append(self.update(model, optimizer, batch))
@@ -133,11 +136,13 @@ class Fit:
                 schedule.step()
             if validates and (step % every == 0 or step == self.total):
                 scores.append(self.evaluate(model))
+                validated.append(step)
         means = [_mean(losses[max(i - window, 0) : i]) for i in range(window, len(losses) + 1)]
         found: dict[str, Any] = {"loss": means[-1], "best_loss": min(means), "steps": len(losses)}
         if scores:
             best = max if higher else min
             found |= {"metric": scores[-1], "best_metric": best(scores)}
+            found["curve"] = list(zip(validated, scores, strict=True))
         return found
 
     def update(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
