@@ -138,8 +138,7 @@ def broken_ratios(optimizer: Optimizer, scales: list[float]) -> str:
     return (
         "the learning rates of the groups no longer stand in the ratios of the transfer: lr over "
         f"lr_scale lies between {min(levels, default=0):.3g} and {max(levels, default=0):.3g}, and "
-        "should be one number. "
-        + _remedy(optimizer, [rate for rate, _ in pairs])
+        "should be one number. " + _remedy(optimizer, [rate for rate, _ in pairs])
     )
 
 

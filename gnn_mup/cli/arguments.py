@@ -104,6 +104,21 @@ def _power(text: str) -> float:
     return 2.0 ** float(text[2:]) if text.startswith("2^") else positive(text)
 
 
+def ends(text: str) -> float | tuple[float, float]:
+    """A range LOW..HIGH, or one number."""
+    try:
+        low, dots, high = text.partition("..")
+        return (_power(low), _power(high)) if dots else _power(text)
+    except (ValueError, argparse.ArgumentTypeError):
+        known = "2^-12..2^-4 or 0.01"
+        raise argparse.ArgumentTypeError(f"{text!r} is no range such as {known}") from None
+
+
+def named_ends(text: str) -> tuple[str, float | tuple[float, float]]:
+    name, value = pair(text)
+    return name, ends(value)
+
+
 def takes_nothing(function: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -16,9 +16,11 @@ from .arguments import (
     base_argument,
     count_or,
     dataset_arguments,
+    ends,
     example_argument,
     factor_pair,
     multiplier_argument,
+    named_ends,
     number_or,
     optional,
     pair,
@@ -245,12 +247,59 @@ def _sweep(parser: argparse.ArgumentParser) -> Run:
     return run
 
 
+def _tune(parser: argparse.ArgumentParser) -> Run:
+    """searches a small model's learning rate and multipliers; writes a base file for large ones"""
+    parser.add_argument("factory", help=f"called with a width and a depth, makes a model: {HERE}")
+    parser.add_argument("fit", help="fit(model, optimizer, seed), or fit() that returns one: loss")
+    parser.add_argument(
+        "--proxy", type=pairs, required=True, metavar="32x4", help="the small model"
+    )
+    parser.add_argument("-o", "--out", dest="savefile", type=Path, metavar="FILE", help="base file")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="what each value does, .png, .svg"
+    )
+    example_argument(parser)
+    more = optional(parser, "as in tune; a range is LOW..HIGH, as 2^-12..2^-4")
+    more("--trials", type=int, metavar="N", help="in all, by whomever (default: 32)")
+    more("--budget", type=positive, metavar="SECONDS", help="begin no trial after them")
+    more("--lr", type=ends, metavar="LOW..HIGH|LR")
+    more("--multiplier", dest="multipliers", action="append", type=named_ends,
+         metavar="NAME=LOW..HIGH", help="in place of the default space")  # fmt: skip
+    more("--weight-decay", type=ends, metavar="LOW..HIGH|LAMBDA0")
+    more("--optimizer", choices=("sgd", "adam", "adamw"))
+    more("--seeds", type=int, metavar="N", help="runs averaged in a trial")
+    more("--objective", choices=("loss", "best_loss", "metric", "best_metric"))
+    more("--no-prune", dest="prune", action="store_false", help="let every trial end")
+    more("--storage", metavar="FILE|URL", help="shared by all workers: the same command once more")
+    more("--name", help="of the study in the storage (default: tune)")
+
+    def run(args: argparse.Namespace) -> Outcome:
+        from gnn_mup.diagnostics.sweep.tune import tune
+
+        factory, fit = load_factory(args.factory), load_factory(args.fit)
+        if takes_nothing(fit):
+            fit = build(args.fit)
+        given = passed_on(args, "factory", "fit", "example", "plot", "proxy")
+        if "multipliers" in given:
+            given["multipliers"] = dict(given["multipliers"])
+        example = build_example(args.example)
+        report = tune(factory, fit, proxy=args.proxy[0], example=example, **given)
+        if args.plot is not None:
+            report.plot(args.plot)
+        data = {"best": report.best, "loss": report.loss, "trials": report.trials}
+        data |= {"sensitivity": report.sensitivity, "seconds": report.seconds}
+        return Outcome(str(report), {**data, "warnings": report.warnings})
+
+    return run
+
+
 COMMANDS: dict[str, Declare] = {
     "demo": _demo,
     "plan": _plan,
     "base-shapes": _base_shapes,
     "coord-check": _coord_check,
     "sweep": _sweep,
+    "tune": _tune,
     "gamma": _gamma,
     "correction": _correction,
 }

@@ -45,6 +45,8 @@ class Fit:
         average: the training loss is averaged over this fraction of the steps: single batches are
             noise. ``loss`` is the last such mean, ``best_loss`` the lowest.
         schedule: ``schedule(optimizer, steps)`` returns a learning-rate scheduler.
+        report: called ten times in a run with the step and what is known by then (``loss``, and
+            ``metric`` where it validates); whatever it raises ends the run. `tune` prunes by it.
     """
 
     train: Iterable[Any]
@@ -57,6 +59,7 @@ class Fit:
     every: int | None = None
     average: float = 0.1
     schedule: Callable[[torch.optim.Optimizer, int], Any] | None = None
+    report: Callable[[int, dict[str, float]], None] | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -137,6 +140,9 @@ class Fit:
             if validates and (step % every == 0 or step == self.total):
                 scores.append(self.evaluate(model))
                 validated.append(step)
+            if self.report is not None and step % max(self.total // 10, 1) == 0:
+                known = {"loss": _mean(losses[-window:])}
+                self.report(step, known | ({"metric": scores[-1]} if scores else {}))
         means = [_mean(losses[max(i - window, 0) : i]) for i in range(window, len(losses) + 1)]
         found: dict[str, Any] = {"loss": means[-1], "best_loss": min(means), "steps": len(losses)}
         if scores:
@@ -211,6 +217,11 @@ class Fit:
             return True
         first = self._first
         return isinstance(first, BaseData) and getattr(first, "val_mask", None) is not None
+
+    @property
+    def maximizes(self) -> bool:
+        """Whether a larger metric is the better one."""
+        return self._higher
 
     @property
     def _higher(self) -> bool:
