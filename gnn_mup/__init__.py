@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .api.groups import TransferGroups, transfer_groups
     from .api.interop import attach_infshapes
     from .api.lr_find import lr_find
-    from .api.rates import clip_grad_norm_, set_lr
+    from .api.rates import clip_grad_norm_, group_rates, set_lr
     from .api.transfer import apply_transfer, plan_transfer, remove_transfer
     from .api.watch import watch
     from .base.shapes import BaseShapes, load_base_shapes, save_base_shapes
@@ -44,7 +44,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ".api.groups": ("TransferGroups", "transfer_groups"),
     ".api.interop": ("attach_infshapes",),
     ".api.lr_find": ("lr_find",),
-    ".api.rates": ("clip_grad_norm_", "set_lr"),
+    ".api.rates": ("clip_grad_norm_", "group_rates", "set_lr"),
     ".api.transfer": ("apply_transfer", "plan_transfer", "remove_transfer"),
     ".api.watch": ("watch",),
     ".base.shapes": ("BaseShapes", "load_base_shapes", "save_base_shapes"),
@@ -97,6 +97,7 @@ __all__ = [
     "coord_check",
     "describes",
     "fold_transfer",
+    "group_rates",
     "load",
     "load_base_shapes",
     "lr_find",

@@ -22,6 +22,7 @@ from gnn_mup import (
     clip_grad_norm_,
     describes,
     fold_transfer,
+    group_rates,
     load,
     load_base_shapes,
     lr_find,
@@ -109,6 +110,7 @@ FUNCTIONS: dict[str, tuple[Call, str]] = {
     "clip_grad_norm_, text": (lambda _: clip_grad_norm_([], "1"), "max_norm must be a number"),
     "attach_infshapes, not applied": (
         lambda _: attach_infshapes(Net(), "a.bsh"), "carries no transfer. Type"),
+    "group_rates": (lambda _: group_rates(3), "takes an optimizer, not 3"),
     "watch, no optimizer": (lambda _: watch(3), "watch takes an optimizer, not 3"),
     "watch, other groups": (
         lambda _: watch(torch.optim.Adam(Net().parameters())), r"groups.optimizer\(torch"),

@@ -62,15 +62,9 @@ def meta_buffer() -> nn.Module:
     return model
 
 
-def compiled(part: str = "") -> nn.Module:
+def compiled() -> nn.Module:
     model = Net()
-    model.get_submodule(part).compile(backend="eager")
-    return model
-
-
-def compiled_part() -> nn.Module:
-    model = Net()
-    model.enc = torch.compile(model.enc, backend="eager")
+    model.compile(backend="eager")
     return model
 
 
@@ -84,12 +78,6 @@ def traced() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.jit.trace(Net().eval(), (X, EDGES))
-
-
-def scripted() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return nn.Sequential(torch.jit.script(nn.Linear(5, 4)), nn.Linear(4, 3))
 
 
 def filled(value: float) -> nn.Module:
@@ -129,15 +117,13 @@ MODELS: dict[str, Row] = {
     "DataParallel": (lambda: nn.DataParallel(Net()), (X, EDGES), "plain model first"),
     "torch.compile": (lambda: torch.compile(Net(), backend="eager"), (X, EDGES), "plain model fi"),
     "compile()": (compiled, (X, EDGES), "plain model first, then compile or wrap it"),
-    "a part, compile()": (
-        lambda: compiled("convs.1"),
-        (X, EDGES),
-        "convs.1 is compiled or wrapped",
-    ),
-    "a part, torch.compile": (compiled_part, (X, EDGES), "enc is compiled or wrapped"),
     "a compiled forward": (compiled_forward, (X, EDGES), "plain model first"),
     "jit.trace": (traced, (X, EDGES), "plain model first"),
-    "jit.script inside": (scripted, (X,), "0 is compiled or wrapped"),
+    "DataParallel inside": (
+        lambda: nn.Sequential(nn.DataParallel(Net())),
+        (X, EDGES),
+        "0 is compiled or wrapped.*parts of a model may be compiled",
+    ),
     "transferred": (moved, (X, EDGES), r"transferred already.*remove_transfer\(model\)"),
     "transferred inside": (lambda: nn.Sequential(moved()), (X, EDGES), "transferred already"),
     "no forward": (NoForward, (X,), "NoForward.forward raised NotImplementedError"),

@@ -261,7 +261,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "base-shapes, same": (
         "base-shapes ./user.py:Net ./user.py:Net -o a.bsh", "Make the delta wider"),
     "base-shapes, folder": (
-        "base-shapes ./user.py:Net ./user.py:Net -o no/a.bsh", "Make the delta wider"),
+        "base-shapes ./user.py:Net ./user.py:Net -o no/a.bsh", "mkdir -p no"),
     "coord-check, widths": ("coord-check ./user.py:Net --widths a,b", "list of sizes such as"),
     "coord-check, width 0": ("coord-check ./user.py:Net --widths 0", "list of sizes such as"),
     "coord-check, factory": ("coord-check ./user.py:text --widths 4,8", "returned str|Module"),

@@ -68,8 +68,9 @@ OPTIONS = {
     "base-shapes": ["base", "delta", "--out", "--example"],
     "coord-check": ["factory", "--widths", "--depths", "--batch", "--plot", "--html"],
     "sweep": ["factory", "fit", "--sizes", "--lrs", "--transfer", "--storage", "--max-drift"],
-    "gamma": ["dataset", "--root", "--operator"],
-    "correction": ["dataset", "--root"],
+    "tune": ["factory", "fit", "--proxy", "--trials", "--lr", "--out"],
+    "gamma": ["data", "--root", "--operator"],
+    "correction": ["data", "--root"],
 }
 
 
@@ -302,7 +303,7 @@ def test_from_base_shapes_to_a_plan(models: Path, capsys: pytest.CaptureFixture[
         (["plan", "my_models:gcn", "--base", "nothing.yaml"], "nothing.yaml"),
         (["plan", "my_models:gcn", "--role", "*=nonsense"], "nonsense"),
         (["base-shapes", "my_models:gcn", "my_models:gcn", "-o", "b.yaml"], "No dimension grows"),
-        (["base-shapes", "my_models:gcn", "my_models:wide_gcn", "-o", "no/b.yaml"], "no/b.yaml"),
+        (["base-shapes", "my_models:gcn", "my_models:wide_gcn", "-o", "no/b.yaml"], "mkdir -p no"),
     ],
 )
 def test_plans_that_cannot_be_made(

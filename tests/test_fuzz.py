@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from torch import Tensor, nn
 
 from gnn_mup import Plan, TransferError, apply_transfer, plan_transfer, remove_transfer
-from gnn_mup.surgery.operate import transferred_class
+from gnn_mup.surgery.classes import transferred_class
 
 EXAMPLES = int(os.environ.get("GNN_MUP_FUZZ", "200"))
 

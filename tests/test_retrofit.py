@@ -490,13 +490,18 @@ class SumsOutside(ByHand):
         return self.dec(x)
 
 
-def test_a_sum_that_cannot_be_divided_alone_is_refused() -> None:
+def test_a_sum_of_messages_inside_a_function_is_divided_alone() -> None:
     model = build(SumsOutside)
-    before = snapshot(model)
-    with pytest.raises(SurgeryError, match=r"test_retrofit\.py:\d+.*sums messages.*gamma=None"):
-        apply_transfer(model, model.example())
-    assert_same(before, snapshot(model))
-    assert plan_transfer(model, model.example(), gamma=None).depth == L
+    twin = copy.deepcopy(model)
+    plan = apply(model, model.example(), init="keep", gamma=7.0).plan
+    assert [(m.count, m.factor) for m in plan.messages] == [(L, pytest.approx(1 / 7))]
+    x, edge_index = twin.example()
+    features = twin.enc(x)
+    for lin in twin.lins:
+        h = lin(features)
+        total = torch.zeros_like(h).index_add_(0, edge_index[1], h[edge_index[0]]) / 7.0
+        features = features + F.relu(total + h) / L
+    torch.testing.assert_close(model(x, edge_index), twin.dec(features))
 
 
 def test_gamma_is_measured() -> None:
@@ -867,25 +872,43 @@ def executed() -> nn.Module:
     return scope["Made"]()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (AddsOutside, r"test_retrofit\.py:\d+.*residual='off'"),
-        (OneLineForTwo, r"test_retrofit\.py:\d+.*two lines"),
-        (lambdas, r"residual='off'"),
-        (executed, r"no source"),
-    ],
-    ids=["function", "one line", "lambda", "exec"],
-)
-def test_what_cannot_be_edited_is_refused(make: Callable[[], nn.Module], message: str) -> None:
-    torch.manual_seed(1)
-    model = make()
+def test_a_sum_in_a_function_of_its_own() -> None:
+    model, twin = build(AddsOutside).eval(), build(AddsOutside).eval()
+    plan = apply(model, model.example(), init="keep").plan
+    assert [(b.count, b.factor, b.before) for b in plan.branches] == [(L, 1 / L, "x + h")]
+    x, edge_index = twin.example()
+    y = twin.enc(x)
+    for conv in twin.convs:
+        y = y + conv(y, edge_index).relu() / L
+    torch.testing.assert_close(model(x, edge_index), twin.dec(y))
+    x, h = torch.ones(2), torch.ones(2)
+    assert outside(x, h).tolist() == [2.0, 2.0]  # everybody else's is as it was
+
+
+def test_one_expression_with_two_meanings_is_refused() -> None:
+    model = build(OneLineForTwo)
     before = snapshot(model)
-    with pytest.raises(SurgeryError, match=message):
+    with pytest.raises(SurgeryError, match=r"test_retrofit\.py:\d+.*two lines"):
         apply_transfer(model, PreNorm.example())
     assert_same(before, snapshot(model))
-    plan = plan_transfer(model, PreNorm.example(), residual="off")  # the way out that it names
+    plan = plan_transfer(model, PreNorm.example(), residual="off")
     assert plan.params
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(lambdas, r"set on the object.*residual='off'"), (executed, r"no source")],
+    ids=["lambda", "exec"],
+)
+def test_what_cannot_be_edited_is_said(make: Callable[[], nn.Module], message: str) -> None:
+    torch.manual_seed(1)
+    model = make()
+    before = model(*PreNorm.example())
+    plan = apply(model, PreNorm.example(), init="keep").plan
+    assert re.search(
+        rf"residual branch of .* is left out: .*{message}", " ".join(map(str, plan.warnings))
+    )
+    torch.testing.assert_close(model(*PreNorm.example()), before)
 
 
 class SageBesideLinear(PreNorm):
@@ -1005,15 +1028,19 @@ def test_the_printed_plan() -> None:
     model = build(TwoSteps)
     text = str(apply(model, model.example(), lr=0.1, weight_decay=0.01).plan)
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0].startswith(f"width D = {D}, depth L = {L}, absolute rules, adam, lr = 0.1")
-    assert lines[2] == "parameter shape role width type fan-in init RMS lr decay why"
-    rows = {line.split()[0]: line for line in lines[4:] if line}
-    assert rows["enc.weight"].startswith(f"enc.weight {D}x{N0} encoder data-in {N0} ")
+    assert lines[0].startswith(f"width D = {D} (features per node), depth L = {L} (residual")
+    head = lines.index("parameter shape width type fan-in init RMS lr decay why")
+    rows = {line.split()[0]: line for line in lines[head:] if line}
+    assert rows["enc.weight"].startswith(f"enc.weight {D}x{N0} data-in {N0} ")
     assert "-> 0.378 0.0378" in rows["enc.weight"]
     folded = rows["convs.{0..3}.lin.weight"]
-    assert folded.startswith("convs.{0..3}.lin.weight 16x16 residual width-to-width 16 ")
-    assert folded.endswith("width in, width out; in a residual branch")
-    assert rows["dec.bias"].startswith("dec.bias 3 decoder no-width 1 ")
+    assert folded.startswith("convs.{0..3}.lin.weight 16x16 width-to-width 16 ")
+    why = folded.split()[-1]
+    assert f"{why}: width in, width out; in a residual branch" in lines
+    assert rows["dec.bias"].startswith("dec.bias 3 no-width 1 ")
+    section = lines.index("decoder: from the width to the output")
+    assert lines.index("residual: inside the residual branches") < section
+    assert section < lines.index(rows["dec.bias"])
     start = lines.index("Residual branches")
     branches = lines[start + 1 : start + 7]
     assert "tests/models.py:" in branches[0].replace("\\", "/")
@@ -1023,7 +1050,7 @@ def test_the_printed_plan() -> None:
         "+ F.gelu(conv(x, edge_index)) / 4 + x",
     ]
     assert branches[4:6] == ["- x + net(x)", "+ x + net(x) / 4"]
-    assert any(line.startswith("convs.{0..3}: rows / messages = ") for line in lines)
+    assert any(line.startswith("convs.{0..3}: aggregated rows are ") for line in lines)
 
 
 def test_the_diff_of_a_call() -> None:

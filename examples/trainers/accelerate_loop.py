@@ -1,5 +1,5 @@
 """Accelerate: transfer the plain model, then `prepare` it with an optimizer made from its groups.
-(With FSDP, which replaces parameters: prepare the model first, then Adam(transfer_groups(model)).)
+(With FSDP, which replaces parameters: prepare the model first, then transfer_groups(model).)
 Run it: python examples/trainers/accelerate_loop.py"""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main(epochs: int = 4, accumulate: int = 1) -> tuple[list[float], torch.optim
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     loader, model = DataLoader(random_graphs(), batch_size=8 // accumulate), GNN()
     groups = apply_transfer(model, next(iter(loader)), lr=0.1)
-    model, optimizer, loader = accelerator.prepare(model, torch.optim.Adam(groups), loader)
+    model, optimizer, loader = accelerator.prepare(model, groups.optimizer("adam"), loader)
     losses = []
     for _ in range(epochs):
         for batch in loader:

@@ -1,6 +1,5 @@
-"""GraphGym: an optimizer of its own name, which a config then asks for (optim.optimizer). GraphGym
-hands it bare parameters, so the model is noted where it is transferred. Run it:
-python examples/trainers/graphgym_optimizer.py"""
+"""GraphGym: importing gnn_mup.graphgym registers the optimizer "transfer" and a section of the
+config; one line transfers the model. Run it: python examples/trainers/graphgym_optimizer.py"""
 
 from __future__ import annotations
 
@@ -9,18 +8,9 @@ from common import random_graphs
 from torch_geometric.graphgym.config import cfg, set_cfg
 from torch_geometric.graphgym.imports import pl
 from torch_geometric.graphgym.model_builder import create_model
-from torch_geometric.graphgym.register import register_optimizer
 from torch_geometric.loader import DataLoader
 
-from gnn_mup import apply_transfer, transfer_groups
-
-transferred: list[torch.nn.Module] = []
-
-
-@register_optimizer("transfer_adam")
-def transfer_adam(params, base_lr: float, weight_decay: float) -> torch.optim.Adam:
-    groups = transfer_groups(transferred[-1], lr=base_lr, weight_decay=weight_decay)
-    return torch.optim.Adam(groups)
+import gnn_mup.graphgym
 
 
 def configure(epochs: int) -> None:
@@ -30,7 +20,7 @@ def configure(epochs: int) -> None:
     cfg.gnn.head, cfg.gnn.agg = "graph", "add"
     cfg.gnn.stage_type, cfg.gnn.layer_type, cfg.gnn.layers_mp = "skipsum", "sageconv", 4
     cfg.gnn.dim_inner, cfg.gnn.layers_pre_mp, cfg.model.graph_pooling = 32, 1, "mean"
-    cfg.optim.optimizer, cfg.optim.base_lr, cfg.optim.weight_decay = "transfer_adam", 0.1, 0.0
+    cfg.optim.optimizer, cfg.optim.base_lr, cfg.optim.weight_decay = "transfer", 0.1, 0.0
     cfg.optim.max_epoch, cfg.accelerator = epochs, "cpu"
 
 
@@ -39,8 +29,7 @@ def main(epochs: int = 4):
     configure(epochs)
     loader = DataLoader(random_graphs(), batch_size=8)
     model = create_model(dim_in=6, dim_out=1)
-    apply_transfer(model.model, next(iter(loader)), lr=cfg.optim.base_lr)
-    transferred.append(model.model)
+    gnn_mup.graphgym.apply(model, loader)
     fit = pl.Trainer(
         max_epochs=epochs, accelerator="cpu", devices=1, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,

@@ -49,7 +49,7 @@ def main(epochs: int = 4) -> Trainer:
         arguments,
         data_collator=collate,
         train_dataset=graphs,  # type: ignore[arg-type]
-        optimizers=(torch.optim.Adam(groups), None),
+        optimizers=(groups.optimizer("adam"), None),
     )
     trainer.train()
     return trainer

@@ -1,5 +1,5 @@
-"""Lightning: `apply_transfer` where the module is made, `transfer_groups` where it asks for an
-optimizer. Those two lines are all. Run it: python examples/trainers/lightning_module.py"""
+"""Lightning: a mixin for the module (optimizer, clipping), a callback (watches, logs the rates,
+checks checkpoints). Run it: python examples/trainers/lightning_module.py"""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ from common import GNN, random_graphs
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
-from gnn_mup import apply_transfer, clip_grad_norm_, transfer_groups
+from gnn_mup.lightning import TransferCallback, TransferMixin
 
 
-class Module(lightning.LightningModule):
+class Module(TransferMixin, lightning.LightningModule):
     def __init__(self, model: torch.nn.Module, example: Batch, lr: float = 0.1) -> None:
         super().__init__()
         self.model, self.losses = model, []
-        apply_transfer(model, example, lr=lr)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(transfer_groups(self.model))
-
-    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, **_) -> None:
-        """Only for those who clip: the norm that transfers instead of the global one."""
-        if gradient_clip_val:
-            clip_grad_norm_(optimizer.param_groups, gradient_clip_val)
+        self.apply_transfer(model, example, lr=lr)
 
     def training_step(self, batch: Data, _: int) -> torch.Tensor:
         loss = F.mse_loss(self.model(batch.x, batch.edge_index, batch.batch), batch.y)
@@ -42,6 +34,7 @@ def main(epochs: int = 4, **trainer: object) -> Module:
         max_epochs=epochs,
         accelerator="cpu",
         devices=1,
+        callbacks=[TransferCallback()],
         **{"enable_checkpointing": False, **quiet, **trainer},
     )
     fit.fit(module, loader)

@@ -141,7 +141,7 @@ class ReadoutFinder:
 
     def _where(self, index: int) -> object:
         site = self.graph[index].site
-        return None if site is None else (site.code, site.lasti)
+        return None if site is None else site.expression
 
     def _starts(self, index: int, found: Sum) -> bool:
         """``0 + first``: the same expression before there was anything to add to."""

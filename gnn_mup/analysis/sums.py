@@ -91,7 +91,7 @@ def stacked_parts(graph: Graph, node: Node) -> tuple[int, ...]:
 def place_of(graph: Graph, found: Sum) -> object:
     """The expression that runs a sum: the same in all layers of a loop."""
     site = graph[found.root].site
-    return None if site is None else (site.code, site.lasti)
+    return None if site is None else site.expression
 
 
 def is_inside(graph: Graph, inner: Sum, outer: Sum) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedBuffer, is_lazy
 from ..arguments import check_module
 from ..errors import AlreadyApplied, ExampleNeeded, TransferError
 from ..ir.example import as_call
-from ..ir.trace import explained, untouched
+from ..ir.trace import explained, is_compiled, untouched
 from ..surgery.redraw import loose_part
 from .groups import PLAN_ATTRIBUTE
 
@@ -30,12 +30,14 @@ def check_model(model: Any) -> None:
             "it. Build the model anew, call to_hetero first, then apply_transfer"
         )
     kind = type(model).__name__
-    for name, module in model.named_modules():
-        if _is_wrapped(module):
-            raise TransferError(
-                f"{name or kind} is compiled or wrapped: its forward pass can no longer be edited. "
-                "Call apply_transfer on the plain model first, then compile or wrap it"
-            )
+    taken = is_compiled(model) or isinstance(model, torch.jit.ScriptModule)
+    wrapped = [n or kind for n, m in model.named_modules() if _is_distributed(m)]
+    if taken or wrapped:
+        raise TransferError(
+            f"{wrapped[0] if wrapped else kind} is compiled or wrapped: its forward pass can no "
+            "longer be edited. Call apply_transfer on the plain model first, then compile or wrap "
+            "it (parts of a model may be compiled)"
+        )
     parameters = list(model.parameters())
     if not parameters:
         raise TransferError(
@@ -60,21 +62,13 @@ def check_model(model: Any) -> None:
         )
 
 
-def _is_wrapped(module: nn.Module) -> bool:
-    """Whether a forward pass was handed on to something that keeps what it has seen of it."""
-    kinds = {cls.__name__ for cls in type(module).__mro__}
-    forward: Any = module.forward
-    decorated = hasattr(forward, "_torchdynamo_orig_callable")
-    return (
-        not kinds.isdisjoint(_WRAPPERS)
-        or isinstance(module, torch.jit.ScriptModule)
-        or module._compiled_call_impl is not None
-        or (decorated and not getattr(forward, "_torchdynamo_disable", False))
-    )
+def _is_distributed(module: nn.Module) -> bool:
+    """Whether a module is handed on to something that keeps what it has seen of it."""
+    return not _WRAPPERS.isdisjoint(cls.__name__ for cls in type(module).__mro__)
 
 
-_WRAPPERS = frozenset({"OptimizedModule", "DataParallel", "DistributedDataParallel"}) | frozenset(
-    {"FullyShardedDataParallel", "FSDPModule"}
+_WRAPPERS = frozenset(
+    {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 )
 
 

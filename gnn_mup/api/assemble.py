@@ -81,7 +81,7 @@ def assemble(
     """The plan of a model whose tensors have been placed, without branches and messages."""
     names = _all_names(model)
     matched = frame.matched
-    before = {name: rms or 0.0 for name, rms in initial_rms(model).items()}
+    before = scales_of(model, placements)
     multipliers = settings.multipliers
     check_multipliers(placements, multipliers)
     wheres = {n: _where(placements[n], frame, matched.get(n), multipliers) for n in before}
@@ -159,6 +159,12 @@ def _folded(placement: Placement, multipliers: Multipliers) -> float:
     return factor
 
 
+def scales_of(model: nn.Module, placements: Mapping[str, Placement]) -> dict[str, float]:
+    """The initial RMS of every parameter; 0 for what is unused and holds nan."""
+    unused = [name for name, placement in placements.items() if not placement.used]
+    return {name: rms or 0.0 for name, rms in initial_rms(model, unused).items()}
+
+
 def _where(
     placement: Placement, frame: Frame, match: Matched | None, multipliers: Multipliers
 ) -> Spot | Ratio:
@@ -178,9 +184,8 @@ def _where(
             factor=factor,
         )
     assert frame.base is not None
-    lookup = frame.reference and placement.lookup
     return Ratio(
-        placement.kind if lookup else _grown_kind(placement, match),
+        _grown_kind(placement, match),
         placement.role,
         _ratio(match, placement.fan_in_axes),
         _ratio(match, placement.fan_out_axes),
@@ -240,6 +245,8 @@ def _grown_kind(placement: Placement, match: Matched) -> Kind:
     grows_out = any(match.grows[axis] for axis in placement.fan_out_axes)
     if placement.kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH) and grows_out:
         return Kind.GENERATED_FROM_WIDTH if grows_in else Kind.GENERATED_FROM_DATA
+    if placement.lookup:
+        return Kind.DATA_IN if grows_out else Kind.NO_WIDTH
     if not placement.fan_in_axes:
         matrix = placement.kind is Kind.WIDTH  # the bias of a generated matrix: one itself
         grown = Kind.GENERATED_FROM_DATA if matrix else Kind.VECTOR

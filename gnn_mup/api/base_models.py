@@ -46,6 +46,7 @@ def make_base_shapes(
         branches={n: int(p.branches) for n, p in placed.items() if p.branches > 1},
         adds_per_block=adds_per_block(findings),
         head_dims={n: p.head_dim for n, p in placed.items() if p.head_dim},
+        unused=[n for n, p in placed.items() if not p.used],
     )
     if savefile is not None:
         save_base_shapes(shapes, savefile)

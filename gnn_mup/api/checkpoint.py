@@ -55,9 +55,7 @@ def load(model: nn.Module, path: str | os.PathLike[str], map_location: Any = Non
             f"{where}: not written by gnn_mup.save, so nothing is known of its factors. "
             "Load it with model.load_state_dict if you know that they agree"
         )
-    here, there = factors_of(model), found["factors"]
-    if _planned(model, here) != _planned(model, there):
-        raise TransferError(_difference(where, here, there))
+    compare_factors(model, found["factors"], where)
     misfits = _misfits(model.state_dict(), found["state_dict"])
     if misfits:
         raise TransferError(
@@ -89,6 +87,13 @@ def factors_of(model: nn.Module) -> dict[str, float]:
         for key, value in sorted(module.__dict__.items())
         if key.startswith("_gnn_mup_") and isinstance(value, float)
     }
+
+
+def compare_factors(model: nn.Module, there: Mapping[str, float], where: str) -> None:
+    """Raise where weights belong to a forward pass with other factors than the model's."""
+    here = factors_of(model)
+    if _planned(model, here) != _planned(model, there):
+        raise TransferError(_difference(where, here, dict(there)))
 
 
 def _planned(model: nn.Module, factors: Mapping[str, float]) -> dict[str, float | None]:

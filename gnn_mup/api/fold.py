@@ -20,8 +20,9 @@ from ..ir import ops
 from ..ir.graph import Node, Ref
 from ..rules.display import fold_names
 from ..rules.plan import Fold, Plan
+from ..surgery.classes import GAMMA, QUERY
 from ..surgery.drafts import Drafts
-from ..surgery.operate import GAMMA, QUERY, Operation, attach, rescale, restore, set_factor
+from ..surgery.operate import Operation, attach, rescale, restore, set_factor
 from ..surgery.redraw import keep_scales
 from ..surgery.rewrite import SKIP
 from .groups import PLAN_ATTRIBUTE, part_of, plan_of
@@ -211,8 +212,7 @@ def find_folds(
     """For every factor that the drafts put on a module: where it could be baked in."""
     folder = Folder(places)
     uses: dict[tuple[str, str], Uses] = {}
-    for (module, position, action), nodes in drafts.scaled.items():
-        key = (module, drafts.slots[module, position, action])
+    for key, nodes in drafts.scaled.items():
         uses.setdefault(key, []).extend((operand, {consumer}) for consumer, operand in nodes)
     for index, (aggregation, factor) in found.items():
         if factor != 1.0 and aggregation.module is not None:

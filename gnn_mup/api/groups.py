@@ -37,12 +37,13 @@ _ORIGINS: Any = WeakIdKeyDictionary()
 
 def origin_of(optimizer: Optimizer) -> Origin | None:
     """The origin of an optimizer's parameters; None for copies and for parameters of others."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            origin: Origin | None = _ORIGINS.get(parameter)
-            if origin is not None:
-                return origin
-    return None
+    return origin_of_parameters(p for group in optimizer.param_groups for p in group["params"])
+
+
+def origin_of_parameters(parameters: Iterable[nn.Parameter]) -> Origin | None:
+    origins = (_ORIGINS.get(parameter) for parameter in parameters)
+    found: Origin | None = next((origin for origin in origins if origin is not None), None)
+    return found
 
 
 class TransferGroups(list[dict[str, Any]]):
@@ -211,6 +212,13 @@ def _loaded(model: nn.Module, plan: Plan) -> dict[tuple[str, str], float]:
         if module is not None and fold.attribute in measured_of(module):
             found[fold.module, fold.attribute] = module.__dict__[fold.attribute]
     return found
+
+
+def transferred_part(model: Any) -> nn.Module:
+    """The module that carries the transfer: the model itself, or what a wrapper has inside."""
+    plan_of(model)  # says what to type where there is none
+    modules: Iterator[nn.Module] = model.modules()
+    return next(m for m in modules if isinstance(m.__dict__.get(PLAN_ATTRIBUTE), Plan))
 
 
 def part_of(model: nn.Module, verb: str) -> str:

@@ -22,7 +22,7 @@ from ..analysis.residual import Residuals
 from ..analysis.roles import overridden
 from ..analysis.scores import scores
 from ..base.reference import Reference
-from ..base.shapes import BaseShapes, Matched, initial_rms
+from ..base.shapes import BaseShapes, Matched
 from ..base.tuned import with_tuned
 from ..errors import TransferError
 from ..ir.example import Call, as_call, cloned
@@ -33,9 +33,9 @@ from ..rules.table import Family, Role, residual_factor
 from ..surgery.branches import draft_branches
 from ..surgery.drafts import Drafts
 from ..surgery.insert import draft_insertions
-from ..surgery.messages import NORMALISED, draft_messages, draft_queries, gammas
+from ..surgery.messages import NORMALISED, draft_messages, draft_queries, gammas, layer_of
 from ..surgery.operate import Operation, operate, restore
-from .assemble import Frame, Placement, assemble
+from .assemble import Frame, Placement, assemble, scales_of
 from .base_models import base_of, reference_of
 from .findings import Findings, adds_per_block, find
 from .fold import find_folds, forward_changes
@@ -71,7 +71,7 @@ def prepare(
     factor = residual_factor(depth, base.depth if base is not None and base.depth else None)
     factor = 1.0 if base is not None and not base.depth else factor
     branches = _draft(drafts, findings, factor, options, base, settings.multipliers.branch)
-    given = _base_gamma(base) if reference is None else None
+    given = _base_gamma(base, findings) if reference is None else None
     if given is None and options.gamma in ("auto", "layer"):
         _remeasure(model, call, drafts, findings.residuals)
     found = gammas(findings.residuals, options.gamma, given)
@@ -81,6 +81,7 @@ def prepare(
     attention = settings.multipliers.attention
     alarms += draft_queries(drafts, placements, base, frame.matched, attention)
     notes += _contradictions(plan, placements) if reference is None else []
+    alarms += drafts.warnings()
     operations = drafts.operations()
     plan = replace(
         plan,
@@ -144,8 +145,7 @@ def _beside(
     """Every tensor beside its base, and what a reference size leaves open."""
     shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
     if reference is not None:
-        scales = {n: rms or 0.0 for n, rms in initial_rms(model).items()}
-        return reference.beside(shapes, placements, scales, size)
+        return reference.beside(shapes, placements, scales_of(model, placements), size)
     return ({} if base is None else base.match(shapes)), []
 
 
@@ -226,10 +226,9 @@ def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[str
     ]
 
 
-def _base_gamma(base: BaseShapes | None) -> float | None:
-    if base is None:
-        return None
-    return float(base.gamma) if isinstance(base.gamma, int | float) else 1.0
+def _base_gamma(base: BaseShapes | None, findings: Findings) -> float | dict[str, float] | None:
+    graph = findings.residuals.graph
+    return None if base is None else base.gammas(layer_of(graph, a) for a in graph.aggregations)
 
 
 def _correction(options: Options, settings: Settings, example: Any) -> float:

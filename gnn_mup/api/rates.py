@@ -38,6 +38,26 @@ def set_lr(optimizer: Any, lr: float) -> None:
             group["lr"] = value
 
 
+def group_rates(optimizer: Any) -> dict[str, float]:
+    """The present learning rate of each group, by a name of its own: what a logger takes.
+
+    >>> wandb.log(group_rates(optimizer))                                   # doctest: +SKIP
+    >>> {"lr/decoder": 0.001, "lr/residual": 0.001, "lr/residual.1": 0.004} # doctest: +SKIP
+    """
+    inner = getattr(optimizer, "param_groups", None)
+    if inner is None:
+        raise TransferError(f"group_rates takes an optimizer, not {shown(optimizer)}")
+    out: dict[str, float] = {}
+    for number, group in enumerate(inner):
+        stem = name = f"lr/{group.get('name', number)}"
+        count = 0
+        while name in out:
+            count += 1
+            name = f"{stem}.{count}"
+        out[name] = float(group["lr"])
+    return out
+
+
 def clip_grad_norm_(groups: Iterable[dict[str, Any]], max_norm: float) -> Tensor:
     """Clip the gradients by the norm that transfers, ``sqrt(sum s_g |grad_g|^2)``; returns it.
 
@@ -86,4 +106,4 @@ def _clip_scale(group: Any) -> float:
     )
 
 
-__all__ = ["clip_grad_norm_", "set_lr"]
+__all__ = ["clip_grad_norm_", "group_rates", "set_lr"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -84,13 +84,14 @@ def _pieces(values: Tensor, axis: int, padding_idx: int | None) -> Iterator[Tens
         yield piece
 
 
-def initial_rms(model: nn.Module) -> dict[str, float | None]:
+def initial_rms(model: nn.Module, unused: Collection[str] = ()) -> dict[str, float | None]:
     """Measure the initial scale of every parameter; below 64 elements take the nominal one.
 
     >>> initial_rms(nn.LayerNorm(8))
     {'weight': 1.0, 'bias': 0.0}
 
-    Raises `BaseShapeError` where a tensor holds nan or inf.
+    Raises `BaseShapeError` where a tensor holds nan or inf; the scale of an unused one is not known
+    then (None): layers keep tensors that they neither initialise nor use.
     """
     homes = _homes(model)
     scales = {}
@@ -101,6 +102,8 @@ def initial_rms(model: nn.Module) -> dict[str, float | None]:
             rms = _nominal(home, parameter, rms)
         scales[name] = rms
     bad = [name for name, rms in scales.items() if rms is not None and not math.isfinite(rms)]
+    scales.update({name: None for name in bad if name in unused})
+    bad = [name for name in bad if name not in unused]
     refuse("No initial scale", [f"{n}: it holds nan or inf. Initialise it first" for n in bad])
     return scales
 

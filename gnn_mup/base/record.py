@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import BaseShapeError
-from .matching import Place, counterparts, match_tensor
+from .matching import How, Place, counterparts, match_tensor
 from .tensors import BaseTensor, Matched, Shape
 
 REMAKE = "make_base_shapes(base, delta, savefile)"
@@ -61,6 +61,28 @@ class BaseShapes:
         refuse("The model does not fit its base shapes", problems)
         return found
 
+    def gammas(self, layers: Iterable[str]) -> float | dict[str, float]:
+        """gamma as the base has it: one number, or one for each layer of a target, which has that
+        of the base's layer at its place (of several: their mean). Layers without one have 1.
+
+        >>> BaseShapes({}, gamma={"convs.0": 2.0, "convs.1": 3.0}).gammas(["convs.0", "convs.1"])
+        {'convs.0': 2.0, 'convs.1': 3.0}
+        """
+        if not isinstance(self.gamma, Mapping):
+            return 1.0 if self.gamma is None else float(self.gamma)
+        given, none = dict(self.gamma), ()
+        targets = dict.fromkeys(layers, none)
+        places = counterparts(targets, dict.fromkeys(given, none))
+        back = counterparts(dict.fromkeys(given, none), targets)
+        refuse(
+            "The model does not fit its base shapes",
+            [f"gamma of {n}: no messages are summed at this place" for n in given if n not in back],
+        )
+        return {
+            name: statistics.fmean(given[base] for base in place.names[: _count(place)])
+            for name, place in places.items()
+        }
+
     def _misfit(self, name: str, shape: Shape, place: Place | None) -> str:
         if place is None:
             return (
@@ -73,6 +95,10 @@ class BaseShapes:
             f"Give the model the base's other sizes; or, if another size is a width too, let the "
             f"delta differ from the base there and {REMAKE} again"
         )
+
+
+def _count(place: Place) -> int:
+    return 1 if place.how is How.SURE else len(place.names)
 
 
 def _usual_ratio(

@@ -6,7 +6,7 @@ file has all that a larger model needs of its base, so that the base is never bu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -42,6 +42,7 @@ def make_base_shapes(
     branches: Mapping[str, int] | None = None,
     adds_per_block: float | None = None,
     head_dims: Mapping[str, int] | None = None,
+    unused: Collection[str] = (),
 ) -> BaseShapes:
     """Compare a base model with a delta: the sizes in which they differ are those that grow.
 
@@ -50,7 +51,8 @@ def make_base_shapes(
     '[64*, 11]'
 
     The base's drawn weights are measured, so give it as it is initialised. The delta may have
-    another depth and may lie on the meta device. The keywords are recorded as they are.
+    another depth and may lie on the meta device. The keywords are recorded as they are; ``unused``
+    are parameters that may hold nan.
     """
     shapes, others = _shapes_of(base, "base"), _shapes_of(delta, "delta")
     grows, problems = growth(shapes, others)
@@ -61,7 +63,7 @@ def make_base_shapes(
             f"No dimension grows: all {len(shapes)} tensors have the same shape in base and delta. "
             "Make the delta wider, as in make_base_shapes(build(width=64), build(width=96))"
         )
-    scales = initial_rms(base)
+    scales = initial_rms(base, unused)
     made = BaseShapes(
         {name: BaseTensor(shapes[name], grows[name], scales[name]) for name in shapes},
         depth,

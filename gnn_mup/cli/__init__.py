@@ -14,7 +14,9 @@ from typing import Any
 from gnn_mup import __version__
 from gnn_mup.errors import TransferError
 
-from .commands import COMMANDS, FAILED, INTERRUPTED, WRONG_USE, Outcome
+from .commands import COMMANDS
+from .outcome import FAILED, INTERRUPTED, WRONG_USE, Outcome
+from .words import WrongOption, in_options, options_of
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=f"{name}: {about}.")
         command.set_defaults(run=declare(command))
         command.add_argument("--json", action="store_true", help="print JSON, for machines")
+        command.set_defaults(options=options_of(command))
     return top
 
 
@@ -60,16 +63,23 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code: 0 fine, 1 a check failed, 2 wrong use."""
+    """Runs one command and returns its exit code.
+
+    0: fine. 1: a check failed. 2: wrong use. 3: a check could not decide.
+    """
+    options: Mapping[str, str] = {}
     try:
-        return _run(parser().parse_args(argv))
+        args = parser().parse_args(argv)
+        options = args.options
+        return _run(args)
     except SystemExit as stop:  # argparse: --help, --version, an argument that is wrong
         return stop.code if isinstance(stop.code, int) else WRONG_USE
     except BrokenPipeError:  # ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (TransferError, OSError) as error:
-        print(f"gnn-mup: {error}", file=sys.stderr)
+        own = isinstance(error, WrongOption)
+        print(f"gnn-mup: {error if own else in_options(str(error), options)}", file=sys.stderr)
         return WRONG_USE
     except KeyboardInterrupt:
         print("gnn-mup: interrupted", file=sys.stderr)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from .words import WrongOption
 
 
 def optional(parser: argparse.ArgumentParser, title: str) -> Callable[..., object]:
@@ -17,26 +19,50 @@ def optional(parser: argparse.ArgumentParser, title: str) -> Callable[..., objec
 
 def passed_on(args: argparse.Namespace, *own: str) -> dict[str, Any]:
     """What was typed, but for the arguments that the command itself uses."""
-    kept = {"command", "run", "json", *own}
+    kept = {"command", "run", "json", "options", *own}
     return {key: value for key, value in vars(args).items() if key not in kept}
 
 
 def example_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--example", metavar="FACTORY", help="what returns the input of one forward call"
+        "--example",
+        metavar="FILE.py:FACTORY",
+        help="a function that returns what one forward call takes: a tuple, a dict, a PyG batch "
+        "(default: a small random graph, where the model accepts one)",
     )
 
 
-def dataset_arguments(parser: argparse.ArgumentParser, title: str) -> Callable[..., object]:
-    parser.add_argument("dataset", help="Cora, CiteSeer, PubMed, QM9, MNIST, CamVid-SP or digits")
+OPTIMIZER = {"metavar": "sgd|adam|adamw", "help": "what the learning rates are for (default: adam)"}
+
+
+def data_arguments(parser: argparse.ArgumentParser, title: str) -> Callable[..., object]:
     parser.add_argument(
-        "--root", type=Path, metavar="DIR", help="where the data lies (default: $GNN_MUP_DATA)"
+        "data",
+        help="Cora, CiteSeer, PubMed, QM9, MNIST, CamVid-SP or digits; or your own: "
+        "FILE.py:FACTORY, a function that returns a data set, a list of graphs or a loader",
     )
-    parser.add_argument("--split", help="full or public, or train, val or test")
+    parser.add_argument(
+        "--root", type=Path, metavar="DIR", help="where data sets lie (default: $GNN_MUP_DATA)"
+    )
+    parser.add_argument("--split", help="of a data set: full or public, or train, val or test")
     more = optional(parser, title)
     more("--raw", dest="normalize", action="store_false", help="features as they are")
     more("--seed", type=int)
     return more
+
+
+def output_file(text: str) -> Path:
+    """A file to write, whose folder must be there: a typing mistake makes no folders."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"the folder {path.parent} does not exist: mkdir -p {path.parent}"
+        )
+    return path
+
+
+def storage(text: str) -> str:
+    return text if "://" in text or text == ":memory:" else str(output_file(text))
 
 
 def positive(text: str) -> float:
@@ -100,23 +126,43 @@ def rates(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of rates such as {known}") from None
 
 
+def rates_by_kind(texts: Sequence[str], kinds: Sequence[str]) -> Any:
+    """``--lrs``: one list for all parameterizations, or ``KIND=RATES`` for each of them."""
+    named = [text.partition("=") for text in texts]
+    if len(texts) == 1 and not named[0][1]:
+        return _typed(rates, texts[0])
+    found = {kind: _typed(rates, text) for kind, equals, text in named if equals}
+    missing = [kind for kind in kinds if kind not in found]
+    unknown = [kind for kind in found if kind not in kinds]
+    if missing or unknown or len(found) < len(texts):
+        like = " ".join(f"{kind}=2^-10..2^-2" for kind in kinds)
+        raise WrongOption(f"--lrs takes one list for all, or one for each: --lrs {like}")
+    return found
+
+
+def _typed(convert: Callable[[str], Any], text: str) -> Any:
+    try:
+        return convert(text)
+    except argparse.ArgumentTypeError as error:
+        raise WrongOption(f"--lrs: {error}") from None
+
+
+def rate_range(text: str) -> Any:
+    """A number, or two ends of a range: ``2^-12..2^-2``."""
+    first, dots, last = text.partition("..")
+    try:
+        return (_power(first), _power(last)) if dots else _power(first)
+    except (ValueError, argparse.ArgumentTypeError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range such as 2^-12..2^-2") from None
+
+
 def _power(text: str) -> float:
     return 2.0 ** float(text[2:]) if text.startswith("2^") else positive(text)
 
 
-def ends(text: str) -> float | tuple[float, float]:
-    """A range LOW..HIGH, or one number."""
-    try:
-        low, dots, high = text.partition("..")
-        return (_power(low), _power(high)) if dots else _power(text)
-    except (ValueError, argparse.ArgumentTypeError):
-        known = "2^-12..2^-4 or 0.01"
-        raise argparse.ArgumentTypeError(f"{text!r} is no range such as {known}") from None
-
-
-def named_ends(text: str) -> tuple[str, float | tuple[float, float]]:
+def named_range(text: str) -> tuple[str, Any]:
     name, value = pair(text)
-    return name, ends(value)
+    return name, rate_range(value)
 
 
 def takes_nothing(function: Callable[..., Any]) -> bool:

@@ -4,49 +4,55 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
+import sys
 from collections.abc import Iterator
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
 
 from ..errors import SurgeryError
-from .graph import Frame, Site
-from .source import function_node, node_at
+from .graph import Frame
+from .source import parent_of
 
-SKIPPED = ("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_tensor.py")
-"""Files between an operation and the code that called it."""
-
-_LIBRARIES = ("/torch/", "/torch_geometric/utils/", "/torch_scatter/", "/torch_sparse/")
+_PLUMBING = ("torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_tensor.py")
+_LIBRARIES = ("torch", "torch_geometric.utils", "torch_scatter", "torch_sparse")
 
 
-@functools.lru_cache(maxsize=1024)
-def hands_on(code: CodeType, lasti: int) -> bool:
-    """Whether a function returns what the running expression gives, and nothing else."""
-    if any(f"-packages{library}" in code.co_filename for library in _LIBRARIES):
+@functools.lru_cache(maxsize=4096)
+def is_plumbing(file: str) -> bool:
+    """Whether a file stands between an operation and the code that called it."""
+    return file.replace(os.sep, "/").endswith(_PLUMBING)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library(file: str) -> bool:
+    """Whether a file belongs to functions that are nobody's model: they are not edited, what calls
+    them is."""
+    found = [sys.modules[name].__file__ for name in _LIBRARIES if name in sys.modules]
+    return any(file.startswith(os.path.dirname(f) + os.sep) for f in found if f)
+
+
+def handed_on(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The calls that lead to a value, without the functions that do no more than return it."""
+    first = 0
+    while first + 1 < len(frames) and frames[first].owner is None and _returns(frames[first]):
+        first += 1
+    return frames[first:]
+
+
+def _returns(frame: Frame) -> bool:
+    """Whether a function returns what the running expression gives; libraries are taken to."""
+    file, position = frame.code.co_filename, frame.position
+    if is_library(file):
         return True
-    position = Site(code, lasti).position
+    if position is None:
+        return False
     try:
-        function = function_node(code)
+        return isinstance(parent_of(file, position), ast.Return | ast.Lambda)
     except SurgeryError:
         return False
-    here = None if position is None else node_at(function, position)
-    returned = [n.value for n in ast.walk(function) if isinstance(n, ast.Return)]
-    names = {n.id for n in returned if isinstance(n, ast.Name)}
-    return any(n is here for n in returned) or bool(names & _names_for(function, here))
-
-
-def _names_for(function: ast.AST, here: ast.AST | None) -> set[str]:
-    """Names that hold an expression's value: ``out = here``, or ``out.add_(...)`` in place."""
-    names: set[str] = set()
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and node.value is here:
-            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    if isinstance(here, ast.Call) and isinstance(here.func, ast.Attribute):
-        written = here.func.value
-        if here.func.attr.endswith("_") and isinstance(written, ast.Name):
-            names.add(written.id)
-    return names
 
 
 def contains(outer: CodeType, inner: CodeType) -> bool:
@@ -54,10 +60,6 @@ def contains(outer: CodeType, inner: CodeType) -> bool:
         isinstance(const, CodeType) and (const is inner or contains(const, inner))
         for const in outer.co_consts
     )
-
-
-def generated(code: CodeType) -> bool:
-    return code.co_name in ("<genexpr>", "<listcomp>", "<lambda>", "<dictcomp>")
 
 
 class Owners:
@@ -72,7 +74,8 @@ class Owners:
         found: list[Frame] = []
         while frame is not None:
             owner = self.owner_of(frame)
-            found.append(Frame(frame.f_code, frame.f_lasti, owner))
+            module = str(frame.f_globals.get("__name__"))
+            found.append(Frame(frame.f_code, frame.f_lasti, owner, module))
             if owner is not None:
                 break
             frame = frame.f_back
@@ -100,14 +103,19 @@ class Owners:
 
 
 def methods(module: nn.Module) -> Iterator[FunctionType]:
-    """The functions on a module and on its classes; of decorated ones also what is inside."""
-    for holder in (vars(module), *(cls.__dict__ for cls in type(module).__mro__)):
-        for value in holder.values():
-            function: Any = value.fget if isinstance(value, property) else value
-            function = getattr(function, "__func__", function)
-            while isinstance(function, FunctionType):
-                yield function
-                function = getattr(function, "__wrapped__", None)
+    """The methods of a module, those that are set on the object included; of decorated ones also
+    what is inside."""
+    own = [v.__func__ for v in vars(module).values() if isinstance(v, MethodType)]
+    of_classes = [v for cls in type(module).__mro__ for v in cls.__dict__.values()]
+    for value in (*own, *of_classes):
+        yield from unwrapped(value.fget if isinstance(value, property) else value)
+
+
+def unwrapped(function: Any) -> Iterator[FunctionType]:
+    """A function, and those that its decorators hold."""
+    while isinstance(function, FunctionType):
+        yield function
+        function = getattr(function, "__wrapped__", None)
 
 
 def callers(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
@@ -118,4 +126,13 @@ def callers(frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
     return tuple(found)
 
 
-__all__ = ["SKIPPED", "Owners", "callers", "contains", "generated", "hands_on", "methods"]
+__all__ = [
+    "Owners",
+    "callers",
+    "contains",
+    "handed_on",
+    "is_library",
+    "is_plumbing",
+    "methods",
+    "unwrapped",
+]

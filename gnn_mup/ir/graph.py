@@ -33,11 +33,13 @@ class Position(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A running function: its instruction, and the module whose method it is (None: of none)."""
+    """A running function: its instruction, the module whose method it is (None: of none), and the
+    Python module that defines it."""
 
     code: CodeType
     lasti: int
     owner: str | None = None
+    module: str = ""
 
     @property
     def position(self) -> Position | None:
@@ -67,6 +69,12 @@ class Site:
     @cached_property
     def position(self) -> Position | None:
         return Frame(self.code, self.lasti).position
+
+    @cached_property
+    def expression(self) -> tuple[tuple[CodeType, int], ...]:
+        """What an edit changes: the same in all layers of a loop and in all modules of a class; a
+        function that is called in two places is two expressions."""
+        return tuple((f.code, f.lasti) for f in self.frames) or ((self.code, self.lasti),)
 
     @property
     def file(self) -> str:
@@ -137,9 +145,21 @@ class Call:
     module: str
     start: int
     end: int
-    owner: str | None
-    code: CodeType
-    lasti: int
+    frames: tuple[Frame, ...]
+
+    @property
+    def code(self) -> CodeType:
+        return self.frames[0].code
+
+    @property
+    def lasti(self) -> int:
+        return self.frames[0].lasti
+
+    def site(self, lasti: int) -> Site:
+        """Another instruction of the function that makes the call."""
+        here, *others = self.frames
+        frames = (here._replace(lasti=lasti), *others)
+        return Site(here.code, lasti, frames[-1].owner, frames[-1].code, frames=frames)
 
 
 class Graph:

@@ -99,14 +99,13 @@ class Witness:
     def before(self, module: Any, args: Any, kwargs: Any) -> None:
         first = next(iter((*args, *kwargs.values())), None)
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.endswith("torch/nn/modules/module.py"):
+        while frame is not None and frame.f_code.co_filename == nn.modules.module.__file__:
             frame = frame.f_back
         if not isinstance(first, Tensor) or frame is None:
             self.open.append(None)
             return
-        owner = self.recorder.owners.self_of(frame)
         start = self.recorder.node_of(first)
-        self.open.append(Call(self.name, start, -1, owner, frame.f_code, frame.f_lasti))
+        self.open.append(Call(self.name, start, -1, self.recorder.owners.stack(frame)))
 
     def after(self, module: Any, args: Any, output: Any) -> None:
         call = self.open.pop()

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric.nn import MessagePassing
 
 from . import ops
 from .expand import COMPOUND, Made, expanded
-from .frames import SKIPPED, Owners, callers, contains, generated, hands_on
+from .frames import Owners, callers, handed_on, is_plumbing
 from .graph import Aggregation, Graph, Node, Ref, Site, refs
 
 TAG = "_gnn_mup_node"
@@ -28,8 +29,6 @@ _WITH_SITE = (
     | ops.REDUCTION | ops.EITHER | COMPOUND
     | {"stack", "cat", "index_put", "index_put_", "native_dropout"}
 )  # fmt: skip
-_WITH_OWNER = ops.ADD | ops.names("sum mean")
-"""What may add a residual branch, and then has to be edited."""
 _SUMS = frozenset({"scatter_add", "scatter_add_", "index_add", "index_add_", "_sparse_mm"})
 
 
@@ -267,59 +266,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _site(self, name: str, sums: bool) -> Site:
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename.endswith(SKIPPED):
+        while frame is not None and is_plumbing(frame.f_code.co_filename):
             frame = frame.f_back
         assert frame is not None
         frames = self.owners.stack(frame)
-        owner = function = aggregator = None
-        if name in _WITH_OWNER:
-            owner, function = self._owner(frame)
-        elif name in ops.SCATTER or name in ops.SPARSE or sums:
+        aggregator = None
+        if name in ops.SCATTER or name in ops.SPARSE or sums:
             aggregator = self._aggregator(frame)
-            if aggregator is None:
-                frame, owner, function = self._method(frame)
-        key = (id(frame.f_code), frame.f_lasti, owner, id(function), aggregator)
-        calls = tuple((id(f.code), f.lasti, f.owner) for f in frames)  # hashing code takes long
-        if (key, calls) not in self._sites:
-            made = Site(frame.f_code, frame.f_lasti, owner, function, aggregator, frames)
-            self._sites[key, calls] = made
-        return self._sites[key, calls]
-
-    def _owner(self, frame: FrameType | None) -> tuple[str | None, CodeType | None]:
-        """The module whose method runs the instruction, nested functions included."""
-        assert frame is not None
-        inner = frame.f_code
-        while frame is not None:
-            code = frame.f_code
-            if code is inner or contains(code, inner):
-                name = self.owners.self_of(frame)
-                if name is not None:
-                    return name, code
-            elif not generated(code):
-                break
-            frame = frame.f_back
-        return None, None
-
-    def _method(self, frame: FrameType) -> tuple[FrameType, str | None, CodeType | None]:
-        """The nearest method of a module, through the functions that it called."""
-        outer: FrameType | None = frame
-        for _ in range(8):
-            if outer is None:
-                break
-            name = self.owners.self_of(outer)
-            if name is not None:
-                return outer, name, outer.f_code
-            if not hands_on(outer.f_code, outer.f_lasti):
-                break  # scaling its result would scale more than the sum
-            outer = outer.f_back
-        return frame, None, None
+            frames = handed_on(frames)
+        key = (aggregator, *((id(f.code), f.lasti, f.owner) for f in frames))  # hashes code slowly
+        if key not in self._sites:
+            here, method = frames[0], frames[-1]
+            function = None if method.owner is None else method.code
+            self._sites[key] = Site(
+                here.code, here.lasti, method.owner, function, aggregator, frames
+            )
+        return self._sites[key]
 
     def _aggregator(self, frame: FrameType | None) -> str | None:
+        """The PyG layer whose sum of messages runs; others may call a method as it does."""
         for _ in range(12):
             if frame is None:
                 return None
             if frame.f_code.co_name in ("aggregate", "message_and_aggregate"):
-                return self.owners.self_of(frame)
+                first = frame.f_locals.get(frame.f_code.co_varnames[0])
+                return self.owners.self_of(frame) if isinstance(first, MessagePassing) else None
             frame = frame.f_back
         return None
 

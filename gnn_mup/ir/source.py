@@ -9,70 +9,115 @@ import ast
 import functools
 import linecache
 from types import CodeType
+from typing import NamedTuple
 
 from ..errors import SurgeryError
 from .graph import Position
 
-
-@functools.lru_cache(maxsize=64)
-def _parsed(file: str, stamp: int) -> ast.Module:
-    return ast.parse("".join(linecache.getlines(file)))
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-def parsed(file: str) -> ast.Module:
+def stamp(file: str) -> int:
+    """A number that changes with the text of a file."""
+    return hash(tuple(linecache.getlines(file)))
+
+
+def tree_of(file: str) -> ast.Module:
+    """A file's syntax tree, the caller's own."""
     lines = linecache.getlines(file)
     if not lines:
         raise SurgeryError(
-            f"{file}: there is no source for it (code made by exec, or a lambda), so its residual "
-            "sum cannot be scaled. Write 1/L there yourself and pass residual='off'"
+            f"{file}: there is no source for it (code made by exec, or typed in), so nothing in it "
+            "can be scaled. Write 1/L there yourself and pass residual='off'"
         )
-    return _parsed(file, hash(tuple(lines)))
+    return ast.parse("".join(lines))
 
 
-def function_node(code: CodeType) -> ast.FunctionDef:
-    """The definition in its file that a code object was compiled from."""
-    return _located(parsed(code.co_filename), code.co_filename, code.co_name, code.co_firstlineno)
+def expression_at(file: str, position: Position) -> ast.AST | None:
+    """The expression, or augmented assignment, of a file that has this position. Not to be
+    changed: it belongs to a tree that is kept."""
+    return _kept(file, stamp(file)).at(position)
 
 
-@functools.lru_cache(maxsize=256)
-def _located(tree: ast.Module, file: str, name: str, line: int) -> ast.FunctionDef:
-    return definition(tree, file, name, line)
+def parent_of(file: str, position: Position) -> ast.AST | None:
+    """What the expression at a position is a direct part of."""
+    kept = _kept(file, stamp(file))
+    return kept.parents.get(id(kept.at(position)))
 
 
-def definition(tree: ast.Module, file: str, name: str, line: int) -> ast.FunctionDef:
+@functools.lru_cache(maxsize=32)
+def _kept(file: str, stamp: int) -> Spans:
+    return spans(tree_of(file))
+
+
+class Spans(NamedTuple):
+    """The expressions and statements of a tree by position, its calls by where they end: the
+    innermost of one position, the outermost call of one end; and what each node is a part of."""
+
+    exact: dict[Position, ast.AST]
+    calls: dict[tuple[int, int], ast.AST]
+    parents: dict[int, ast.AST]
+
+    def at(self, position: Position) -> ast.AST | None:
+        # The position of a method call may start at the method's name.
+        return self.exact.get(position) or self.calls.get((position.end_line, position.end_column))
+
+
+def spans(tree: ast.AST) -> Spans:
+    exact: dict[Position, ast.AST] = {}
+    calls: dict[tuple[int, int], ast.AST] = {}
+    parents: dict[int, ast.AST] = {}
     for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef) or node.name != name:
-            continue
-        if line == min([node.lineno, *(d.lineno for d in node.decorator_list)]):
-            return node
-    raise SurgeryError(f"{file}:{line}: there is no definition of {name} in this file")
+        parents.update((id(child), node) for child in ast.iter_child_nodes(node))
+        span = span_of(node)
+        if span is not None and not isinstance(node, ast.Expr):
+            exact[span] = node
+            if isinstance(node, ast.Call):
+                calls.setdefault((span.end_line, span.end_column), node)
+    return Spans(exact, calls, parents)
 
 
-def _span(node: ast.AST) -> Position | None:
+def span_of(node: ast.AST) -> Position | None:
     if isinstance(node, ast.expr | ast.stmt) and node.end_lineno is not None:
         return Position(node.lineno, node.end_lineno, node.col_offset, node.end_col_offset or 0)
     return None
 
 
-def node_at(function: ast.AST, position: Position) -> ast.AST | None:
-    """The innermost expression, or augmented assignment, with exactly this position."""
-    exact, calls = _spans(function)
-    # The position of a method call may start at the method's name.
-    return exact.get(position) or calls.get((position.end_line, position.end_column))
+def definition(tree: ast.Module, code: CodeType) -> Function:
+    """The definition in a tree of its file that a code object was compiled from."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, Function)]
+    for node in reversed(nodes):  # a lambda inside another before that one
+        if isinstance(node, ast.Lambda):
+            same = code.co_name == "<lambda>" and _runs_in(code, node.body)
+        else:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            same = node.name == code.co_name and first == code.co_firstlineno
+        if same:
+            return node
+    raise SurgeryError(
+        f"{code.co_filename}:{code.co_firstlineno}: there is no definition of {code.co_name} in "
+        "this file"
+    )
 
 
-@functools.lru_cache(maxsize=128)
-def _spans(
-    function: ast.AST,
-) -> tuple[dict[Position, ast.AST], dict[tuple[int, int], ast.AST]]:
-    """The expressions and statements of a function by position, its calls by where they end: the
-    innermost of one position, the outermost call of one end."""
-    exact: dict[Position, ast.AST] = {}
-    calls: dict[tuple[int, int], ast.AST] = {}
-    for node in ast.walk(function):
-        span = _span(node)
-        if span is not None and not isinstance(node, ast.Expr):
-            exact[span] = node
-            if isinstance(node, ast.Call):
-                calls.setdefault((span.end_line, span.end_column), node)
-    return exact, calls
+def _runs_in(code: CodeType, body: ast.expr) -> bool:
+    """Whether all instructions stand in this expression; those that stand nowhere do not count."""
+    found = [p for p in code.co_positions() if p[0] and (p[2], p[3]) not in ((0, 0), (None, None))]
+    start = (body.lineno, body.col_offset)
+    end = (body.end_lineno or 0, body.end_col_offset or 0)
+    return bool(found) and all(
+        start <= (line or 0, column or 0) and (end_line or 0, end_column or 0) <= end
+        for line, end_line, column, end_column in found
+    )
+
+
+__all__ = [
+    "Function",
+    "definition",
+    "expression_at",
+    "parent_of",
+    "span_of",
+    "spans",
+    "stamp",
+    "tree_of",
+]

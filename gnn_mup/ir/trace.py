@@ -95,16 +95,18 @@ def _misfit(model: nn.Module, call: Any) -> str:
 def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
     """Whatever a forward pass changes is put back: buffers, random state, gradients' absence, and
     attributes of modules (the cached edges of `GCNConv(cached=True)`, a log)."""
-    dicts = [vars(module) for module in model.modules()] if attributes else []
+    plain = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
+    dicts = [vars(module) for module in plain] if attributes else []
     contents = [(holder, holder.copy()) for holder in containers_in(dicts)]  # hooks too
     buffers = {id(b): (b, b.detach().clone()) for b in model.buffers() if not is_lazy(b)}
-    versions = [(m, m.__dict__.get("_buffers", {}).copy()) for m in model.modules()]
+    versions = [(m, m.__dict__.get("_buffers", {}).copy()) for m in plain]
     flags = [(m, m.training) for m in model.modules()]
     other = random.getstate(), np.random.get_state()
     cpu = torch.random.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     try:
-        yield
+        with run_as_written(model):
+            yield
     finally:
         for holder, before in contents:
             holder.clear()
@@ -123,6 +125,27 @@ def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
         torch.random.set_rng_state(cpu)
         if cuda is not None:
             torch.cuda.set_rng_state_all(cuda)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile runs a module, or the forward of it that is meant to."""
+    forward: Any = module.forward
+    decorated = hasattr(forward, "_torchdynamo_orig_callable")
+    return (
+        type(module).__name__ == "OptimizedModule"
+        or module._compiled_call_impl is not None
+        or (decorated and not getattr(forward, "_torchdynamo_disable", False))
+    )
+
+
+@contextmanager
+def run_as_written(model: nn.Module) -> Iterator[None]:
+    """What torch.compile has taken over runs as Python here, so that it can be seen."""
+    if not any(is_compiled(module) for module in model.modules()):
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @contextmanager
@@ -147,4 +170,4 @@ def _no_cast_weights() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
-__all__ = ["explained", "trace", "untouched"]
+__all__ = ["explained", "is_compiled", "trace", "untouched"]

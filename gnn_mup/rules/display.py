@@ -4,56 +4,155 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
+from .optimizers import OPTIMIZERS
 from .plan import Branch, Message, ParamRecord, Plan
+from .table import Role
 
-_HEAD = ("parameter", "shape", "role", "width type", "fan-in", "init RMS", "lr", "decay", "why")
+COLUMNS = 100
+"""The text is no wider than this."""
+HEAD = ("parameter", "shape", "width type", "fan-in", "init RMS", "lr", "decay", "why")
+ROLES = {
+    Role.ENCODER: "from the data to the width",
+    Role.RESIDUAL: "inside the residual branches",
+    Role.STREAM: "on the residual stream itself, once per layer",
+    Role.HIDDEN: "from width to width, in no branch",
+    Role.DECODER: "from the width to the output",
+}
 
 
 def plan_text(plan: Plan) -> str:
     """What was found, what was changed, why."""
-    parts = [_headline(plan), _params(plan)]
+    parts = [headline(plan), _params(plan)]
     if plan.branches:
-        parts.append("Residual branches\n" + "\n".join(_branch(b) for b in plan.branches))
+        parts.append("Residual branches\n" + "\n".join(branch_text(b) for b in plan.branches))
     if plan.messages:
-        parts.append("Message passing\n" + "\n".join(_messages(plan.messages)))
+        parts.append("Message passing\n" + "\n".join(_wrapped(messages_text(plan.messages), "  ")))
     for title, lines in (("Notes", plan.notes), ("Warnings", plan.warnings)):
         if lines:
-            parts.append(title + "\n" + "\n".join(f"  - {line}" for line in lines))
+            parts.append("\n".join([title, *_wrapped(map(str, lines), "  - ")]))
     return "\n\n".join(parts)
 
 
-def _headline(plan: Plan) -> str:
+def headline(plan: Plan) -> str:
+    """The sizes of the model, the rules and the numbers, and what ``lr`` means."""
     s = plan.settings
-    family = s.optimizer.family.value
-    name = "adamw" if family == "adam" and s.optimizer.decoupled else family
-    rules = "relative to a base" if plan.relative else "absolute rules"
+    parts = [
+        f"width D = {plan.width} (features per node)",
+        f"depth L = {plan.depth} (residual steps)",
+        _rules(plan),
+        _optimizer(plan),
+        f"lr = {s.lr:g}",
+    ]
+    parts += [f"weight decay = {s.weight_decay:g}"] if s.weight_decay else []
+    parts += [f"{name} x = {value:g}" for name, value in s.multipliers.told().items()]
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 2 > COLUMNS:
+            lines[-1] += ","
+            lines.append("  " + part)
+        else:
+            lines[-1] += ", " + part
+    return "\n".join([*lines, _meaning(plan)])
+
+
+def _optimizer(plan: Plan) -> str:
+    made_for = plan.settings.optimizer
+    names = [name for name, known in OPTIMIZERS.items() if known == made_for]
+    return names[0] if names else str(made_for.family.value)
+
+
+def _rules(plan: Plan) -> str:
     if plan.reference is not None:
-        rules = f"reference size ({plan.reference[0]}, {plan.reference[1]})"
-    text = f"width D = {plan.width}, depth L = {plan.depth}, {rules}, {name}, lr = {s.lr:g}"
-    told = {"weight decay": s.weight_decay} if s.weight_decay else {}
-    told |= {f"{name} x": value for name, value in s.multipliers.told().items()}
-    return ", ".join([text, *(f"{name} = {value:g}" for name, value in told.items())])
+        return f"reference size ({plan.reference[0]}, {plan.reference[1]})"
+    return "relative to a base" if plan.relative else "absolute rules"
+
+
+def _meaning(plan: Plan) -> str:
+    if plan.reference is not None:
+        width, depth = plan.reference
+        return (
+            f"lr is the learning rate at width {width}, depth {depth}, where nothing changes. This "
+            f"model has\n{plan.width / width:.3g} times that width and "
+            f"{plan.depth / depth:.3g} times that depth."
+        )
+    if plan.relative:
+        return "lr is the learning rate of the base model; at its size nothing changes."
+    return "lr is the paper's eta0, from which every tensor's own learning rate follows."
 
 
 def _params(plan: Plan) -> str:
-    rows = [_HEAD]
-    for names, record in folded(plan.params.values()):
-        rows.append(
-            (
-                names,
-                "x".join(str(n) for n in record.shape) or "1",
-                record.role.value,
-                record.kind.value,
-                f"{record.fan_in:g}",
-                _init(record),
-                _number(record.lr),
-                _number(record.weight_decay),
-                record.reason + ("" if record.trainable else " (frozen)"),
-            )
+    """The table: a section for each role, and the reasons below it, by letter."""
+    rows = folded(plan.params.values())
+    reasons = list(dict.fromkeys(reason_of(record) for _, record in rows))
+    letters = {reason: _letter(i) for i, reason in enumerate(reasons)}
+    sections: dict[Role, list[Sequence[str]]] = {}
+    for names, record in rows:
+        cells = cells_of(names, record)
+        sections.setdefault(record.role, []).append((*cells[:-1], letters[cells[-1]]))
+    keep = [i for i in range(len(HEAD)) if HEAD[i] != "decay" or plan.settings.weight_decay]
+    lines = _aligned(
+        [HEAD, *(row for role in ROLES for row in sections.get(role, []))], keep, COLUMNS - 2
+    )
+    out, at = ["  " + lines[0][0], "-" * COLUMNS], 1
+    for role, words in ROLES.items():
+        if role in sections:
+            out.append(f"{role.value}: {words}")
+            for block in lines[at : at + len(sections[role])]:
+                out += ["  " + line for line in block]
+            at += len(sections[role])
+    return "\n".join([*out, "why", *_wrapped([f"{letters[r]}: {r}" for r in reasons], "  ")])
+
+
+def cells_of(names: str, record: ParamRecord) -> tuple[str, ...]:
+    """One row of the table, in the order of `HEAD`."""
+    return (
+        names,
+        "x".join(str(n) for n in record.shape) or "1",
+        record.kind.value,
+        f"{record.fan_in:g}",
+        _init(record),
+        _number(record.lr),
+        _number(record.weight_decay),
+        reason_of(record),
+    )
+
+
+def reason_of(record: ParamRecord) -> str:
+    return record.reason + ("" if record.trainable else " (frozen)")
+
+
+def _letter(number: int) -> str:
+    return chr(ord("a") + number) if number < 26 else f"{_letter(number // 26 - 1)}{number % 26}"
+
+
+def _aligned(rows: Sequence[Sequence[str]], keep: list[int], columns: int) -> list[list[str]]:
+    """Columns aligned; a name that is too long gets a line of its own above the numbers."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rest = sum(widths[i] + 2 for i in keep[1:])
+    widths[0] = min(widths[0], columns - rest)
+    out = []
+    for row in rows:
+        long = len(row[0]) > widths[0]
+        cells = ["" if long else row[0], *(row[i] for i in keep[1:])]
+        sizes = [widths[i] for i in keep]
+        line = "  ".join(c.ljust(w) for c, w in zip(cells, sizes, strict=True)).rstrip()
+        out.append([row[0], line] if long else [line])
+    return out
+
+
+def _wrapped(texts: Iterable[str], lead: str) -> list[str]:
+    """Each text as lines of at most `COLUMNS`, the first begun with ``lead``."""
+    space = " " * len(lead)
+    return [
+        line
+        for text in texts
+        for line in textwrap.wrap(
+            text, COLUMNS, initial_indent=lead, subsequent_indent=space, break_on_hyphens=False
         )
-    return table(rows)
+    ]
 
 
 def _init(record: ParamRecord) -> str:
@@ -103,18 +202,23 @@ def _range(values: list[int]) -> str:
     return "{" + ",".join(str(v) for v in values) + "}"
 
 
-def _branch(branch: Branch) -> str:
-    where = os.path.relpath(branch.file) if os.path.isabs(branch.file) else branch.file
-    if "site-packages/" in where or where.startswith("../"):
-        where = branch.file.rpartition("site-packages/")[2]
+def _short(file: str) -> str:
+    """A file without the folders that everybody knows: where packages are, where we are."""
+    path, here = file.replace(os.sep, "/"), os.getcwd().replace(os.sep, "/")
+    return path.rpartition("-packages/")[2].removeprefix(f"{here}/")
+
+
+def branch_text(branch: Branch) -> str:
+    where = _short(branch.file)
     times = f"{branch.count} x " if branch.count > 1 else ""
     if branch.after:
-        change = f"\n      - {branch.before}\n      + {branch.after}"
-        return f"  {where}:{branch.line}  {times}{branch.what}, factor {branch.factor:.4g}{change}"
-    return f"  {where}:{branch.line}  {times}{branch.what}: left alone"
+        lines = _wrapped([branch.before], "      - ") + _wrapped([branch.after], "      + ")
+        head = f"{where}:{branch.line}  {times}{branch.what}, factor {branch.factor:.4g}"
+        return "\n".join([*_wrapped([head], "  "), *lines])
+    return "\n".join(_wrapped([f"{where}:{branch.line}  {times}{branch.what}: left alone"], "  "))
 
 
-def _messages(messages: Sequence[Message]) -> list[str]:
+def messages_text(messages: Sequence[Message]) -> list[str]:
     groups: dict[tuple[str, str], list[Message]] = {}
     for message in messages:
         pattern = re.sub(r"\d+", "#", message.module)
@@ -128,7 +232,7 @@ def _messages(messages: Sequence[Message]) -> list[str]:
             if same[0].normalised
             else f"divided by gamma = {1 / same[0].factor:.4g}"
         )
-        out.append(f"  {names}: rows / messages = {gamma:.3g}, {done}")
+        out.append(f"{names}: aggregated rows are {gamma:.3g} times as large as messages; {done}")
     return out
 
 
@@ -140,12 +244,3 @@ def factor_text(factor: float) -> str:
     """
     inverse = round(1.0 / factor)
     return f" / {inverse}" if abs(1.0 / factor - inverse) < 1e-9 else f" * {factor:.4g}"
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned, the first row underlined."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])

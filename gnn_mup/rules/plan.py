@@ -11,14 +11,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ..arguments import as_patterns, check_number, shown, writing
+from ..arguments import as_patterns, check_number, writing
 from ..errors import TransferError
 from . import table as rules
 from .multipliers import Multipliers
+from .optimizers import OPTIMIZERS, resolve_optimizer
 from .table import Family, Kind, Optimizer, Ratio, Role, Spot
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ class Message:
     file: str
     line: int
     count: int = 1
+    held: tuple[tuple[str, str], ...] = ()
+    """Where its factors are kept: modules, and names of their attributes."""
 
     @property
     def normalised(self) -> bool:
@@ -192,18 +194,12 @@ class Plan:
 
     def with_factors(self, now: Mapping[tuple[str, str], float]) -> Plan:
         """The plan with other values of factors, by module and attribute."""
-        pairs = [(f, replace(f, factor=now.get((f.module, f.attribute), f.factor)))
-                 for f in self.folds]  # fmt: skip
-        changed = {old.factor: new.factor for old, new in pairs if new.factor != old.factor}
-        if not changed:
-            return self
-        return replace(
-            self,
-            folds=tuple(new for _, new in pairs),
-            messages=tuple(
-                replace(m, factor=changed.get(m.factor, m.factor)) for m in self.messages
-            ),
-        )
+        folds = [replace(f, factor=now.get((f.module, f.attribute), f.factor)) for f in self.folds]
+        messages = [
+            replace(m, factor=fmean(now.get(key, m.factor) for key in m.held or (("", ""),)))
+            for m in self.messages
+        ]
+        return replace(self, folds=tuple(folds), messages=tuple(messages))
 
     def scaled_branches(self) -> tuple[Branch, ...]:
         return tuple(b for b in self.branches if b.factor != 1.0)
@@ -230,7 +226,7 @@ class Plan:
         return out
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a parameter, as a pandas frame."""
+        """One row per parameter, as a pandas frame."""
         from ..extras import needs
 
         needs("plan.to_frame", "pandas")
@@ -247,6 +243,11 @@ class Plan:
         from .display import plan_text
 
         return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        from .html import plan_html
+
+        return plan_html(self)
 
 
 def _exempt(record: ParamRecord, settings: Settings) -> bool:
@@ -277,68 +278,6 @@ def check_patterns(argument: str, patterns: Iterable[str], names: Iterable[str])
                 f"{argument}: the pattern {pattern!r} matches no parameter of the model. "
                 f"Near it: {', '.join(near) or 'the model has no parameters'}"
             )
-
-
-OPTIMIZERS: dict[str, Optimizer] = {"sgd": rules.SGD, "adam": rules.ADAM, "adamw": rules.ADAMW}
-
-_CLASSES: dict[str, str] = {
-    "SGD": "sgd",
-    "AdamW": "adamw",
-    "Adam": "adam",
-    "NAdam": "adam",
-    "RAdam": "adam",
-    "Adamax": "adam",
-    "SparseAdam": "adam",
-    "RMSprop": "adam",
-    "Adagrad": "adam",
-}
-"""A step proportional to the gradient is SGD-like; one that a thousandfold gradient would not
-change (divided by a running size of the gradient) is Adam-like."""
-
-_REFUSED: dict[str, str] = {
-    "ASGD": "its steps shrink by a power of 1 + lambd * lr * t, so groups drift apart. Use SGD, "
-    "and torch.optim.swa_utils.AveragedModel for the average",
-    "Adadelta": "its eps is the floor under the gradient and also the size of the first steps, so "
-    "neither lr nor eps alone sets the step. Use Adam",
-    "Adafactor": "its step is lr times the tensor's own size (1e-3 where that is zero). Use Adam",
-    "LBFGS": "it takes one learning rate for all parameters and its step comes from a line search. "
-    "Use Adam",
-    "Muon": "its step has a fixed spectral norm and it takes matrices only: other rules hold for "
-    "it. Use AdamW",
-    "Rprop": "its steps grow and shrink between absolute bounds (step_sizes), whatever lr is. Use "
-    "Adam",
-}
-"""What torch has beyond these, and why no rule of ours fits it."""
-
-
-def resolve_optimizer(optimizer: str | type | Optimizer) -> Optimizer:
-    """The rules' view of an optimizer, from its name or its class.
-
-    A class counts as the first of its bases that is known, so a subclass of Adam is Adam-like.
-    """
-    if isinstance(optimizer, Optimizer):
-        return optimizer
-    if isinstance(optimizer, str) and optimizer.lower() in OPTIMIZERS:
-        return OPTIMIZERS[optimizer.lower()]
-    if isinstance(optimizer, torch.optim.Optimizer):
-        kind = type(optimizer).__name__
-        raise TransferError(
-            f"optimizer is made already, and from other groups: pass its class, optimizer="
-            f"torch.optim.{kind}, and then the groups to it: torch.optim.{kind}(groups)"
-        )
-    why = "neither SGD-like nor Adam-like as far as we know"
-    for cls in optimizer.__mro__ if isinstance(optimizer, type) else ():
-        if cls.__module__.startswith("torch.optim") and cls.__name__ in _CLASSES:
-            return OPTIMIZERS[_CLASSES[cls.__name__]]
-        if cls.__module__.startswith("torch.optim") and cls.__name__ in _REFUSED:
-            why = _REFUSED[cls.__name__]
-            break
-    name = optimizer.__name__ if isinstance(optimizer, type) else shown(optimizer)
-    raise TransferError(
-        f"optimizer {name}: {why}. If you know that its step is proportional to the gradient pass "
-        'optimizer="sgd"; if it does not depend on the gradient\'s size pass optimizer="adam", or '
-        '"adamw" where the decay is decoupled'
-    )
 
 
 __all__ = [

@@ -19,11 +19,10 @@ from ..analysis.sums import Edit, addends, taken_up_by
 from ..errors import SurgeryError
 from ..ir import ops
 from ..ir.graph import Graph, Ref, Site
-from ..ir.source import function_node, node_at
+from ..ir.source import expression_at
 from ..rules.plan import Branch
 from .drafts import Drafts
 from .recompile import shown
-from .rewrite import SourceEdit
 
 RESIDUAL = "residual branch"
 
@@ -51,8 +50,7 @@ def draft_branches(
         try:
             _draft_edit(drafts, graph, edit, site)
         except SurgeryError as error:
-            if str(error) not in drafts.problems:
-                drafts.problems.append(str(error))
+            drafts.leave_out(site, f"the factor of a {edit.what}", error)
             continue
         key = (site.file, site.position, edit.operand, edit.factor, edit.what)
         records.setdefault(key, []).append(edit)
@@ -71,7 +69,7 @@ def _completed(graph: Graph, edits: list[Edit]) -> list[Edit]:
     for edit in edits:
         site = graph[edit.add].site
         if site is not None and edit.operand is not None and _sum_call(site) is None:
-            known.setdefault((site.owner, site.code, site.lasti), []).append(edit)
+            known.setdefault(site.frames, []).append(edit)
     out = list(edits)
     done = {edit.add for edit in edits}
     for node in graph:
@@ -79,7 +77,7 @@ def _completed(graph: Graph, edits: list[Edit]) -> list[Edit]:
         if site is None or node.op not in ops.ADD or node.index in done or not node.floating:
             continue
         tensors = [a.node for a in node.args if isinstance(a, Ref)]
-        for edit in known.get((site.owner, site.code, site.lasti), ())[:1]:
+        for edit in known.get(site.frames, ())[:1]:
             if len(tensors) == 2 or (len(tensors) == 1 and edit.operand == 1):
                 summand = tensors[edit.operand or 0] if len(tensors) == 2 else tensors[0]
                 out.append(replace(edit, add=node.index, summand=summand))
@@ -112,14 +110,13 @@ def _draft_edit(drafts: Drafts, graph: Graph, edit: Edit, site: Site) -> None:
     action = "result" if edit.operand is None else f"operand{edit.operand}"
     if edit.operand is not None and edit.what == "residual branch":
         action = _in_a_list(graph, edit, site, action)
-    drafts.edit(site, action, edit.factor)
-    if site.owner is not None and site.position is not None:
-        if edit.operand is None:  # a sum as a whole: whoever takes it up sees the factor
-            pairs = [(child.index, edit.add) for child in graph.live_children(edit.add)]
-            pairs = pairs or [(-1, edit.add)]
-        else:
-            pairs = [_seen_by(graph, edit)]
-        drafts.scaled.setdefault((site.owner, site.position, action), []).extend(pairs)
+    factor = drafts.edit(site, action, edit.factor)
+    if edit.operand is None:  # a sum as a whole: whoever takes it up sees the factor
+        pairs = [(child.index, edit.add) for child in graph.live_children(edit.add)]
+        pairs = pairs or [(-1, edit.add)]
+    else:
+        pairs = [_seen_by(graph, edit)]
+    drafts.scaled.setdefault(factor, []).extend(pairs)
 
 
 def _seen_by(graph: Graph, edit: Edit) -> tuple[int, int]:
@@ -147,10 +144,10 @@ def _in_a_list(graph: Graph, edit: Edit, site: Site, action: str) -> str:
 
 def _sum_call(site: Site) -> ast.Call | None:
     """The built-in ``sum(...)`` that runs at a site, if it is one."""
-    if site.function is None or site.position is None:
+    if site.position is None:
         return None
     try:
-        node = node_at(function_node(site.function), site.position)
+        node = expression_at(site.file, site.position)
     except SurgeryError:
         return None  # no source: said where it is edited
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -163,18 +160,13 @@ def _record(graph: Graph, edits: list[Edit], mixing: set[int]) -> Branch:
     site = graph[first.add].site
     assert site is not None
     assert site.position is not None
-    before, after = site.text, ""
-    if site.function is not None:
-        actions = dict.fromkeys(
-            "result" if e.operand is None else _in_a_list(graph, e, site, f"operand{e.operand}")
-            for e in edits
-        )
-        changes = [SourceEdit(site.position, action, 0) for action in actions]
-        inverse = 1.0 / first.factor
-        text = (
-            f" / {inverse:g}" if abs(inverse - round(inverse)) < 1e-9 else f" * {first.factor:.4g}"
-        )
-        before, after = shown(site.function, changes, text)
+    actions = dict.fromkeys(
+        "result" if e.operand is None else _in_a_list(graph, e, site, f"operand{e.operand}")
+        for e in edits
+    )
+    inverse = 1.0 / first.factor
+    text = f" / {inverse:g}" if abs(inverse - round(inverse)) < 1e-9 else f" * {first.factor:.4g}"
+    before, after = shown(site.file, site.position, list(actions), text)
     owners = {graph[e.add].site.owner or "" for e in edits}  # type: ignore[union-attr]
     return Branch(
         factor=first.factor,

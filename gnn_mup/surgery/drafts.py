@@ -1,114 +1,210 @@
-"""What every module of a model is to get, collected before anything is changed."""
+"""What every module of a model is to get, collected before anything is changed.
+
+`Drafts.edit` takes where an operation ran and what is to be done there, and plans the edits of
+source that do it; `SurgeryError` says where that cannot be. `Drafts.try_edit` writes down instead
+what was left out, and why.
+"""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 from torch.fx import GraphModule
 
 from ..errors import SurgeryError
 from ..ir.graph import Position, Site
-from .operate import GAMMA, OUTPUT, QUERY, Method, Operation, method_of
-from .rewrite import FACTOR, SourceEdit
+from ..ir.source import expression_at
+from ..rules.display import fold_names
+from .classes import GAMMA, OUTPUT, QUERY, Method, method_of
+from .operate import Operation
+from .recompile import check_source
+from .rewrite import FACTOR, FunctionKey, SourceEdit, check_edit
+from .route import Step, route
+
+Factor = tuple[str, str]
+"""A factor of the forward pass: the module that holds it, and its name there."""
+
+
+class TwoMeanings(SurgeryError):
+    """One expression that is to be scaled in one pass and not, or otherwise, in another: whatever
+    is done there is wrong for one of them."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A factor that is not applied, since its expression cannot be edited."""
+
+    site: Site
+    what: str
+    reason: str
+
+
+@dataclass
+class Body:
+    """Edits of one function, and of those that it calls."""
+
+    changes: dict[SourceEdit, float | None] = field(default_factory=dict)
+    calls: dict[tuple[Position, str], tuple[int, dict[FunctionKey, Body]]] = field(
+        default_factory=dict
+    )
+
+    def edits(self) -> tuple[SourceEdit, ...]:
+        entered = (
+            SourceEdit(position, action, slot, tuple((k, b.edits()) for k, b in inside.items()))
+            for (position, action), (slot, inside) in self.calls.items()
+        )
+        return (*self.changes, *entered)
 
 
 @dataclass
 class Draft:
     """What one module is to get, while it is being collected."""
 
-    edits: dict[Method, dict[SourceEdit, float]] = field(default_factory=dict)
+    bodies: dict[tuple[Method, ...], Body] = field(default_factory=dict)
     gamma: float | None = None
     output: float | None = None
     query: float | None = None
     floats: dict[str, float] = field(default_factory=dict)
+    calls: int = 0
+
+    def body(self, methods: tuple[Method, ...], steps: tuple[Step, ...]) -> Body:
+        """The body of the function that the last step stands in."""
+        body = self.bodies.setdefault(methods, Body())
+        for step, inner in itertools.pairwise(steps):
+            action = "enter arguments" if step.skips else "enter"
+            key = (step.position, action)
+            if key not in body.calls:
+                body.calls[key] = (self.calls, {})
+                self.calls += 1
+            body = body.calls[key][1].setdefault(inner.key, Body())
+        return body
+
+    def operation(self, module: str) -> Operation:
+        whole = {GAMMA: self.gamma, OUTPUT: self.output, QUERY: self.query}
+        floats = {**self.floats, **{k: v for k, v in whole.items() if v is not None}}
+        edits = tuple(
+            (method, body.edits()) for methods, body in self.bodies.items() for method in methods
+        )
+        return Operation(module, edits, tuple(sorted(floats.items())))
 
 
 class Drafts:
-    """Operations in the making, one a module."""
+    """Operations in the making, one per module."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.modules = dict(model.named_modules())
         self.drafts: dict[str, Draft] = {}
         self.problems: list[str] = []
-        self.slots: dict[tuple[str, Position, str], str] = {}
-        self.scaled: dict[tuple[str, Position, str], list[tuple[int, int]]] = {}
+        self.left_out: list[LeftOut] = []
+        self.scaled: dict[Factor, list[tuple[int, int]]] = {}
 
     def of(self, module: str) -> Draft:
         return self.drafts.setdefault(module, Draft())
 
-    def edit(self, site: Site, action: str, factor: float | None, slot: int | None = None) -> None:
-        """Add a source edit for the owner of a site."""
-        if site.owner is None or site.function is None or site.position is None:
-            raise SurgeryError(
-                f"{site.file}:{site.line}: {site.text!r} runs outside any method of the model, "
-                "so it cannot be edited for this model alone. Move it into a forward, or write the "
-                "factor there and pass residual='off'"
-            )
-        module = self.modules[site.owner]
-        if isinstance(module, GraphModule) and action in ("open", "close"):
-            raise SurgeryError(
-                f"{site.owner or type(module).__name__} was generated by torch.fx (to_hetero): no "
-                "residual connection can be put in. Write x + conv(x) in the model before that, or "
-                "pass residual='scale'"
-            )
-        method = method_of(type(module), site.function)
-        if method[1] in module.__dict__:
-            raise SurgeryError(
-                f"{site.owner or type(module).__name__}: its {method[1]} is set on the object, not "
-                f"on its class (PyG's Sequential does so), and cannot be edited: {site.text!r}. "
-                "Write the layers out in a forward, or pass residual='off'"
-            )
-        changes = self.of(site.owner).edits.setdefault(method, {})
-        slot = len(changes) if slot is None else slot
-        for known, value in changes.items():
-            if known.position == site.position and known.action not in ("open", "close"):
-                if known.action.startswith("element") and known.action != action:
-                    continue  # another summand of the same sum([...])
-                if known.action != action or value != factor:
-                    raise SurgeryError(
-                        f"{site.file}:{site.line}: {site.text!r} adds a residual branch in one "
-                        "pass and something else in another. Write the two sums on two lines"
-                    )
-                return
-        changes[SourceEdit(site.position, action, slot)] = 0.0 if factor is None else factor
+    def try_edit(self, site: Site, action: str, factor: float, what: str = "") -> Factor | None:
+        """As `edit`; where that cannot be, a record of ``what`` was left out and None."""
+        try:
+            return self.edit(site, action, factor)
+        except SurgeryError as error:
+            self.leave_out(site, what or action, error)
+            return None
+
+    def leave_out(self, site: Site, what: str, error: SurgeryError) -> None:
+        """Write down what cannot be edited; what would be edited wrongly is a problem."""
+        if not isinstance(error, TwoMeanings):
+            self.left_out.append(LeftOut(site, what, str(error)))
+        elif str(error) not in self.problems:
+            self.problems.append(str(error))
+
+    def edit(self, site: Site, action: str, factor: float | None, slot: int = 0) -> Factor:
+        """Plan an edit of the expression that ran at a site; returns the factor that it reads.
+
+        ``action`` and ``slot`` are those of a `SourceEdit`: 'open' and 'close' come in pairs of
+        one slot and have no factor of their own.
+        """
+        owner, steps = route(site, action)
+        self._check(owner, steps, site, action)
+        code = steps[0].function.code
+        module = self.modules[owner]
+        forward = isinstance(module, GraphModule)
+        methods = [Method(0, "forward")] if forward else method_of(module, code)
+        draft = self.of(owner)
+        body = draft.body(tuple(methods), steps)
+        position = steps[-1].position
+        if action in ("open", "close"):
+            body.changes[SourceEdit(position, action, slot)] = None
+            return owner, ""
+        assert factor is not None
+        known = _known(body, position, action, factor, site)
+        if known is None:
+            taken = [name for name in draft.floats if name.startswith(FACTOR.format(""))]
+            known = SourceEdit(position, action, len(taken))
+            body.changes[known] = draft.floats[FACTOR.format(known.slot)] = factor
+        return owner, FACTOR.format(known.slot)
 
     def operations(self) -> tuple[Operation, ...]:
+        """All that is to be done, one operation per module."""
         if self.problems:
             raise SurgeryError("\n".join(self.problems))
-        out = []
-        for name, draft in self.drafts.items():
-            floats = dict(draft.floats)
-            edits = []
-            for method, changes in draft.edits.items():
-                ordered = []
-                for edit, factor in changes.items():
-                    if edit.action in ("open", "close"):
-                        ordered.append(edit)
-                        continue
-                    slot = len([k for k in floats if k.startswith(FACTOR.format(""))])
-                    floats[FACTOR.format(slot)] = factor
-                    self.slots[name, edit.position, edit.action] = FACTOR.format(slot)
-                    ordered.append(SourceEdit(edit.position, edit.action, slot))
-                edits.append((method, tuple(ordered)))
-            if draft.gamma is not None:
-                floats[GAMMA] = draft.gamma
-            if draft.output is not None:
-                floats[OUTPUT] = draft.output
-            if draft.query is not None:
-                floats[QUERY] = draft.query
-            out.append(
-                Operation(
-                    name,
-                    tuple(edits),
-                    draft.gamma is not None,
-                    draft.output is not None,
-                    draft.query is not None,
-                    tuple(sorted(floats.items())),
-                )
+        return tuple(draft.operation(name) for name, draft in self.drafts.items())
+
+    def warnings(self) -> list[str]:
+        """What was left out, in words: one sentence for each reason."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for left in self.left_out:
+            owner = left.site.owner
+            names = found.setdefault((left.what, left.reason), [])
+            names += [] if owner is None else [owner or type(self.model).__name__]
+        return [
+            f"{what} of {', '.join(fold_names(dict.fromkeys(names))) or 'the model'} is left out: "
+            f"{reason}"
+            for (what, reason), names in found.items()
+        ]
+
+    def _check(self, owner: str, steps: tuple[Step, ...], site: Site, action: str) -> None:
+        """Whether all expressions on the way are there and can be edited so."""
+        module = self.modules[owner]
+        name = owner or type(module).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            raise SurgeryError(
+                "what torch.jit.script has compiled cannot be edited. Pass the plain module, and "
+                "script it after fold_transfer(model)"
             )
-        return tuple(out)
+        if isinstance(module, GraphModule):
+            if action in ("open", "close") or len(steps) > 1:
+                raise SurgeryError(
+                    f"{name} was generated by torch.fx (to_hetero): no residual connection can be "
+                    "put in. Write x + conv(x) in the model before that, or pass residual='scale'"
+                )
+            return
+        for step in steps:
+            file = step.function.code.co_filename
+            check_source(step.function.code)
+            node = expression_at(file, step.position)
+            if node is None:
+                raise SurgeryError(f"{file}:{step.position.line}: no expression stands there")
+            check_edit(node, action if step is steps[-1] else "enter")
 
 
-__all__ = ["Draft", "Drafts"]
+def _known(
+    body: Body, position: Position, action: str, factor: float, site: Site
+) -> SourceEdit | None:
+    """The same edit, where it was planned already."""
+    for known, value in body.changes.items():
+        if known.position != position or known.action in ("open", "close"):
+            continue
+        if known.action == action and value == factor:
+            return known
+        if not (known.action.startswith("element") and known.action != action):
+            raise TwoMeanings(
+                f"{site.file}:{site.line}: {site.text!r} adds a residual branch in one pass and "
+                "something else in another. Write the two sums on two lines"
+            )
+    return None
+
+
+__all__ = ["Draft", "Drafts", "Factor", "LeftOut"]

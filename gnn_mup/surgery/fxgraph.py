@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from ..errors import SurgeryError
-from ..ir.source import function_node
+from ..ir.source import definition, tree_of
 from .rewrite import FACTOR, SourceEdit
 
 SCALE = "_gnn_mup_scale_{}"
@@ -42,7 +42,9 @@ class Scale(nn.Module):
 
 def places(module: GraphModule, edits: Iterable[SourceEdit]) -> list[Place]:
     """The node of the graph that each edit speaks of; its line in the generated code names it."""
-    function = function_node(type(module).forward.__code__)
+    code = type(module).forward.__code__
+    function = definition(tree_of(code.co_filename), code)
+    assert isinstance(function, ast.FunctionDef)
     lines: dict[int, str] = {}
     for statement in function.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):

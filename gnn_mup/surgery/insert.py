@@ -46,7 +46,7 @@ def insertions(model: nn.Module, places: Places) -> list[Insertion]:
         last, site = _behind(places, call)
         if _meets_learned_skip(places.residuals, last) or _one_of_several(places, last):
             continue
-        opened = Site(call.code, call.lasti, call.owner, call.code)
+        opened = call.site(call.lasti)
         found.append(Insertion(Span(call.start, last), call.module, opened, site))
     return found
 
@@ -60,13 +60,13 @@ def _behind(places: Places, call: Call) -> tuple[int, Site]:
     """Follow norms, activations and dropout behind a layer, as far as they are called from the
     same function."""
     graph, here = places.graph, call.end
-    site = Site(call.code, call.lasti, call.owner, call.code)
+    site = call.site(call.lasti)
     while True:
         step = _next_call(places, call, here) or _next_operation(graph, call, here)
         if step is None:
             return here, site
         here, lasti = step
-        site = Site(call.code, lasti, call.owner, call.code)
+        site = call.site(lasti)
 
 
 def _next_call(places: Places, call: Call, here: int) -> tuple[int, int] | None:

@@ -11,12 +11,12 @@ from ..analysis.residual import Residuals
 from ..api.assemble import Placement
 from ..base.record import BaseShapes
 from ..base.tensors import Matched
-from ..errors import SurgeryError
 from ..ir import ops
 from ..ir.graph import Aggregation, Graph
 from ..rules.plan import Message
 from ..rules.table import query_factor
-from .drafts import Drafts
+from .classes import GAMMA
+from .drafts import Drafts, Factor
 
 NORMALISED = 1.5
 """An aggregation that multiplies by less than this counts as normalised."""
@@ -53,7 +53,7 @@ def draft_queries(
 
 
 def gammas(
-    residuals: Residuals, gamma: str | float | None, given: float | None
+    residuals: Residuals, gamma: str | float | None, given: float | Mapping[str, float] | None
 ) -> dict[int, tuple[Aggregation, float]]:
     """The factor of each aggregation, keyed by its node: 1 where it counts as normalised."""
     found = [a for a in residuals.graph.aggregations if _counts(residuals, a)]
@@ -62,7 +62,9 @@ def gammas(
     out = {}
     for aggregation in found:
         factor = 1.0
-        if given is not None:  # a base is there: the target keeps the base's scale
+        if isinstance(given, Mapping):
+            factor = 1.0 / given.get(layer_of(residuals.graph, aggregation), 1.0)
+        elif given is not None:  # a base is there: the target keeps the base's scale
             factor = 1.0 / given if aggregation.gamma >= NORMALISED else 1.0
         elif gamma is not None and aggregation.gamma >= NORMALISED:
             if gamma == "auto":
@@ -73,6 +75,13 @@ def gammas(
                 factor = 1.0 / float(gamma)
         out[aggregation.node] = (aggregation, factor)
     return out
+
+
+def layer_of(graph: Graph, aggregation: Aggregation) -> str:
+    """The layer that sums messages: PyG's own, or the module whose code does."""
+    site = graph[aggregation.node].site
+    outside = site.owner if site is not None and site.owner is not None else ""
+    return outside if aggregation.module is None else aggregation.module
 
 
 def _counts(residuals: Residuals, aggregation: Aggregation) -> bool:
@@ -95,6 +104,7 @@ def draft_messages(
 ) -> list[Message]:
     """Records of all aggregations; those with a factor also as operations."""
     records: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    holders: dict[tuple[str, str, int], list[Factor]] = {}
     per_module: dict[str, list[float]] = {}
     for index, (aggregation, factor) in found.items():
         site = graph[index].site
@@ -103,22 +113,19 @@ def draft_messages(
             cls = type(drafts.modules[aggregation.module])
             name = _source_of(cls)
             key = (aggregation.module, *name)
+            held: Factor | None = (aggregation.module, GAMMA)
         else:
             assert site is not None
             key = (site.owner or "", site.file, site.line)
-            if factor != 1.0 and site.owner is None:
-                raise SurgeryError(
-                    f"{site.file}:{site.line}: {site.text!r} sums messages (rows / messages = "
-                    f"{aggregation.gamma:.3g}) in a function that does more than return that sum, "
-                    "so it cannot be divided by gamma for this model alone. Return the sum itself, "
-                    "or divide there and pass gamma=None"
-                )
+            held = None
             if factor != 1.0:
-                drafts.edit(site, "message", factor)
-                assert site.owner is not None
-                assert site.position is not None
+                held = drafts.try_edit(site, "message", factor, "gamma")
+                factor = 1.0 if held is None else factor
+            if held is not None:
                 seen = [(child.index, index) for child in graph.live_children(index)]
-                drafts.scaled.setdefault((site.owner, site.position, "message"), []).extend(seen)
+                drafts.scaled.setdefault(held, []).extend(seen)
+        if held is not None and factor != 1.0:
+            holders.setdefault(key, []).append(held)
         records.setdefault(key, []).append((aggregation.gamma, factor))
     for module, factors in per_module.items():
         scaled = [f for f in factors if f != 1.0]
@@ -132,6 +139,7 @@ def draft_messages(
             file,
             line,
             len(values),
+            tuple(dict.fromkeys(holders.get((module, file, line), ()))),
         )
         for (module, file, line), values in records.items()
     ]
@@ -148,4 +156,4 @@ def _source_of(cls: type) -> tuple[str, int]:
         return cls.__module__, 0
 
 
-__all__ = ["NORMALISED", "draft_messages", "draft_queries", "gammas"]
+__all__ = ["NORMALISED", "draft_messages", "draft_queries", "gammas", "layer_of"]

@@ -1,7 +1,7 @@
-"""A method with edits in its source, compiled anew.
+"""A function with edits in its source, compiled anew.
 
 The one expression is replaced in the tree of the whole file; the file is compiled again under its
-own name, and the method's new code gets back its globals, defaults and cells (so `super()`
+own name, and the function's new code gets back its globals, defaults and cells (so `super()`
 works). Before that the unedited source is compiled and compared with what runs.
 """
 
@@ -11,64 +11,96 @@ import ast
 import copy
 import functools
 import linecache
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from ..errors import SurgeryError
-from ..ir.source import definition, function_node, node_at, parsed
+from ..ir.graph import Position
+from ..ir.source import definition, expression_at, stamp, tree_of
+from .copies import OWNER
 from .rewrite import Rewriter, SourceEdit, called, element, name_of
 
+Edits = tuple[SourceEdit, ...]
 
-def edited(function: FunctionType, edits: Sequence[SourceEdit]) -> FunctionType:
-    """The same function with these edits; a wrapper made by a decorator is rebuilt round it."""
-    inner = getattr(function, "__wrapped__", None)
-    if isinstance(inner, FunctionType):
-        return _rewrapped(function, inner, edited(inner, edits))
-    code = function.__code__
-    original = _same(_compiled(code.co_filename, _stamp(code.co_filename), ()), code)
-    if original is None or original.co_code != code.co_code:
+
+def edited(function: FunctionType, edits: Edits, inside: int = 0) -> FunctionType:
+    """A method with these edits; ``inside`` of so many decorators, which are rebuilt round it."""
+    if not inside:
+        return _function(function, _new_code(function.__code__, edits, None))
+    inner: FunctionType = function.__wrapped__  # type: ignore[attr-defined]
+    return _rewrapped(function, inner, edited(inner, edits, inside - 1))
+
+
+def copied(edits: Edits, function: FunctionType) -> FunctionType:
+    """A copy of a function with these edits, that takes the module with the factors in front."""
+    return _function(function, _new_code(function.__code__, edits, OWNER))
+
+
+def check_source(code: CodeType) -> None:
+    """Raise where the source is not what runs."""
+    file = code.co_filename
+    originals = [_same(_original(file, stamp(file), False), code)]
+    if "_pytest.assertion.rewrite" in sys.modules:  # pytest changes the asserts of test files
+        originals.append(_same(_original(file, stamp(file), True), code))
+    if all(other is None or other.co_code != code.co_code for other in originals):
         raise SurgeryError(
-            f"{code.co_filename}:{code.co_firstlineno}: the source of {code.co_qualname} is not "
-            "what runs (edited after import, or generated). Restart Python and try again"
+            f"{file}:{code.co_firstlineno}: the source of {code.co_qualname} is not what runs "
+            "(edited after import, or generated). Restart Python and try again"
         )
-    key = (code.co_name, code.co_firstlineno, tuple(edits))
-    new = _same(_compiled(code.co_filename, _stamp(code.co_filename), key), code)
+
+
+@functools.lru_cache(maxsize=64)
+def _original(file: str, stamp: int, asserts: bool) -> CodeType:
+    """A whole file, since what a name is bound to at its top changes the code of its functions."""
+    tree = tree_of(file)
+    if asserts:
+        from _pytest.assertion.rewrite import rewrite_asserts
+
+        rewrite_asserts(tree, "".join(linecache.getlines(file)).encode())
+    return compile(tree, file, "exec", dont_inherit=True)
+
+
+def _new_code(code: CodeType, edits: Edits, owner: str | None) -> CodeType:
+    check_source(code)
+    file = code.co_filename
+    new = _same(_changed(file, stamp(file), code, edits, owner), code)
     assert new is not None
-    return _function(function, new)
-
-
-def _stamp(file: str) -> int:
-    return hash(tuple(linecache.getlines(file)))
+    return new
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(file: str, stamp: int, key: tuple[Any, ...]) -> CodeType:
-    """A whole file, since what a name is bound to at its top changes the code of its functions."""
-    tree: ast.Module = parsed(file)
-    if key:
-        tree = ast.parse("".join(linecache.getlines(file)))  # faster than a copy
-        name, line, edits = key
-        method = definition(tree, file, name, line)
-        rewriter = Rewriter(edits, method.args)
-        rewriter.locate(method)
-        rewriter.visit(method)
-        if missing := set(edits) - rewriter.done:
-            first = min(edit.position.line for edit in missing)
-            raise SurgeryError(f"{file}:{first}: the expression could not be found")
-        ast.fix_missing_locations(method)
+def _changed(file: str, stamp: int, code: CodeType, edits: Edits, owner: str | None) -> CodeType:
+    tree = tree_of(file)
+    function = definition(tree, code)
+    given = function.args.posonlyargs or function.args.args
+    if owner is not None:
+        given.insert(0, ast.arg(owner))
+    rewriter = Rewriter(edits, function, owner or given[0].arg)
+    rewriter.visit(function)
+    if missing := set(edits) - rewriter.done:
+        first = min(edit.position.line for edit in missing)
+        raise SurgeryError(f"{file}:{first}: the expression could not be found")
+    ast.fix_missing_locations(tree)
     return compile(tree, file, "exec", dont_inherit=True)
 
 
 def _same(whole: CodeType, code: CodeType) -> CodeType | None:
     """The code object of the same function in another compilation of its file."""
-    waiting = [whole]
+    waiting, found = [whole], []
     while waiting:
-        here = waiting.pop()
+        here = waiting.pop(0)
         if here.co_qualname == code.co_qualname and here.co_firstlineno == code.co_firstlineno:
-            return here
+            found.append(here)
         waiting += [c for c in here.co_consts if isinstance(c, CodeType)]
-    return None
+    # Several lambdas of one line: the one that begins where this one does.
+    at_start = [c for c in found if _start(c) == _start(code)]
+    return next(iter(at_start or found), None)
+
+
+def _start(code: CodeType) -> tuple[int | None, ...] | None:
+    return next((p for p in code.co_positions() if p[2] is not None and p[3]), None)
 
 
 def _function(function: FunctionType, code: CodeType) -> FunctionType:
@@ -101,29 +133,28 @@ def _rewrapped(wrapper: FunctionType, inner: FunctionType, new: FunctionType) ->
     return made
 
 
-def shown(code: CodeType, edits: Iterable[SourceEdit], factor: str) -> tuple[str, str]:
+def shown(file: str, position: Position, actions: Sequence[str], factor: str) -> tuple[str, str]:
     """The statement before and after, for people: ``x + h`` and ``x + h/L``."""
-    edits = list(edits)
-    function = function_node(code)
-    node = node_at(function, edits[0].position)
+    node = expression_at(file, position)
     before = ast.unparse(node) if node is not None else "?"
+    action = actions[0]
     if isinstance(node, ast.BinOp | ast.AugAssign):
         left = node.left if isinstance(node, ast.BinOp) else node.target
         right = node.right if isinstance(node, ast.BinOp) else node.value
         sign = "-" if isinstance(node.op, ast.Sub) else "+"
         sign += "=" if isinstance(node, ast.AugAssign) else ""
         parts = [ast.unparse(left), ast.unparse(right)]
-        if edits[0].action.startswith("operand"):
-            which = int(edits[0].action[-1])
+        if action.startswith("operand"):
+            which = int(action[-1])
             parts[which] = f"{_bracketed(right if which else left)}{factor}"
             if which == 0 and isinstance(node, ast.AugAssign):
                 return before, f"{ast.unparse(left)} = {parts[0]} {sign[0]} {parts[1]}"
             return before, f"{parts[0]} {sign} {parts[1]}"
-    if isinstance(node, ast.Call) and edits[0].action != "result":
+    if isinstance(node, ast.Call) and action != "result":
         call: Any = copy.deepcopy(node)
-        for edit in edits:
-            change = element if edit.action.startswith("element") else called
-            call = change(call, int(edit.action[7:]), name_of("FACTOR"))
+        for action in actions:
+            change = element if action.startswith("element") else called
+            call = change(call, int(action[7:]), name_of("FACTOR"))
         number = factor.strip().replace("/ ", "1 / ").removeprefix("* ")
         text = ast.unparse(call).replace(" * FACTOR", factor).replace("FACTOR", number)
         return before, text
@@ -137,3 +168,6 @@ def _bracketed(node: ast.expr) -> str:
         if isinstance(node, ast.Name | ast.Call | ast.Attribute | ast.Subscript)
         else f"({text})"
     )
+
+
+__all__ = ["check_source", "copied", "edited", "shown"]

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import SurgeryError
 from ..ir.graph import Position
-from ..ir.source import node_at
+from ..ir.source import span_of, spans
+from .copies import enter
 
 FACTOR = "_gnn_mup_factor_{}"
 SKIP = "_gnn_mup_skip_{}"
+
+
+class FunctionKey(NamedTuple):
+    """A function, as another process knows it too."""
+
+    module: str
+    qualname: str
+    line: int
 
 
 @dataclass(frozen=True)
@@ -24,13 +33,24 @@ class SourceEdit:
     """One change at one position.
 
     ``action``: 'operand0' or 'operand1' (scale a summand), 'element<k>' (scale the k-th summand
-    of a ``sum([...])``), 'result' (scale the value), 'open' and 'close' (the two ends of an
-    inserted residual connection, paired by ``slot``).
+    of a ``sum([...])``), 'message' (scale what sums messages), 'result' (scale the value), 'open'
+    and 'close' (the two ends of an inserted residual connection, paired by ``slot``), 'enter' (a
+    call: an edited copy of the function is called instead, ``inside`` says which are edited how;
+    'enter arguments': they are handed to a library, which calls them).
     """
 
     position: Position
     action: str
     slot: int
+    inside: tuple[tuple[FunctionKey, tuple[SourceEdit, ...]], ...] = ()
+
+
+def all_edits(edits: Iterable[SourceEdit]) -> Iterator[SourceEdit]:
+    """Edits, and those in the functions that they enter."""
+    for edit in edits:
+        yield edit
+        for _, inner in edit.inside:
+            yield from all_edits(inner)
 
 
 # -- what edited code calls; plain functions, so that torch.compile sees through them -------------
@@ -70,7 +90,7 @@ def close_residual(out: Any, layer: Any, skip: Any, name: str) -> Any:
 
 HELPERS: dict[str, Any] = {
     f"_gnn_mup_{f.__name__}": staticmethod(f)
-    for f in (add_scaled, scaled_add, sub_scaled, iadd_scaled, close_residual)
+    for f in (add_scaled, scaled_add, sub_scaled, iadd_scaled, close_residual, enter)
 }
 """Edited methods find them on their own class."""
 
@@ -79,15 +99,16 @@ HELPERS: dict[str, Any] = {
 
 
 class Rewriter(ast.NodeTransformer):
-    def __init__(self, edits: Sequence[SourceEdit], args: ast.arguments) -> None:
-        self.edits = edits
-        self.owner = [*args.posonlyargs, *args.args][0].arg
+    """Applies edits to a function; ``owner`` is what the module that holds the factors is called
+    there."""
+
+    def __init__(self, edits: Sequence[SourceEdit], function: ast.AST, owner: str) -> None:
+        self.owner = owner
         self.targets: dict[int, list[SourceEdit]] = {}
         self.done: set[SourceEdit] = set()
-
-    def locate(self, function: ast.AST) -> None:
-        for edit in self.edits:
-            node = node_at(function, edit.position)
+        within = spans(function)
+        for edit in edits:
+            node = within.at(edit.position)
             if node is not None:
                 self.targets.setdefault(id(node), []).append(edit)
 
@@ -104,6 +125,8 @@ class Rewriter(ast.NodeTransformer):
         factor = ast.Attribute(name_of(self.owner), FACTOR.format(edit.slot), ast.Load())
         if edit.action == "open":
             return _open(node, edit.slot)
+        if edit.action.startswith("enter"):
+            return self._enter(node, edit)
         if edit.action == "close":
             names = [name_of(f"_gnn_mup_{kind}_{edit.slot}") for kind in ("layer", "input")]
             return self._call("close_residual", node, *names, ast.Constant(SKIP.format(edit.slot)))
@@ -121,6 +144,27 @@ class Rewriter(ast.NodeTransformer):
         if isinstance(node, ast.Call):
             return called(node, which, factor)
         raise _cannot(node)
+
+    def _enter(self, node: Any, edit: SourceEdit) -> ast.Call:
+        """f(x) -> enter(f, owner, slot)(x), or f(enter(x, owner, slot)) where a library calls x."""
+        if not isinstance(node, ast.Call):
+            raise SurgeryError(
+                f"line {getattr(node, 'lineno', '?')}: {unparsed(node)!r} runs a function that "
+                "adds or sums, without calling it by name. Call it, or move the sum into forward"
+            )
+
+        def entered(value: ast.expr) -> ast.expr:
+            if isinstance(value, ast.Starred):
+                return value
+            return self._call("enter", value, name_of(self.owner), ast.Constant(edit.slot))
+
+        args, keywords = list(node.args), list(node.keywords)
+        if edit.action == "enter arguments":
+            args = [entered(arg) for arg in args]
+            keywords = [
+                ast.keyword(k.arg, entered(k.value) if k.arg else k.value) for k in keywords
+            ]
+        return ast.Call(entered(node.func), args, keywords)
 
     def _binary(self, node: ast.BinOp, which: int, factor: ast.expr) -> ast.expr:
         if which == 1:
@@ -150,11 +194,22 @@ def name_of(text: str) -> ast.Name:
     return ast.Name(text, ast.Load())
 
 
+def unparsed(node: ast.AST) -> str:
+    return ast.unparse(node) if isinstance(node, ast.expr | ast.stmt) else type(node).__name__
+
+
+def check_edit(node: ast.AST, action: str) -> None:
+    """Raise where an expression cannot be edited so; nothing is changed."""
+    position = span_of(node)
+    assert position is not None
+    whole = ast.Module([], [])
+    Rewriter((), whole, "self")._apply(copy.deepcopy(node), SourceEdit(position, action, 0))
+
+
 def _cannot(node: ast.AST) -> SurgeryError:
-    text = ast.unparse(node) if isinstance(node, ast.expr | ast.stmt) else type(node).__name__
     return SurgeryError(
-        f"line {getattr(node, 'lineno', '?')}: {text!r} adds a residual branch in a way that "
-        "cannot be scaled. Write it as x + branch, or write 1/L there and pass residual='off'"
+        f"line {getattr(node, 'lineno', '?')}: {unparsed(node)!r} adds a residual branch in a way "
+        "that cannot be scaled. Write it as x + branch, or write 1/L there and pass residual='off'"
     )
 
 

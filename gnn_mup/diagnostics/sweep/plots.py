@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gnn_mup.arguments import writing
 from gnn_mup.extras import needs
 
 from .numbers import Curve, name_of, volume
@@ -213,6 +214,6 @@ def _panels(rows: int, columns: int, wide: float, high: float) -> tuple[Figure, 
 
 
 def _saved(figure: Figure, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with writing(path):
+        figure.savefig(path, dpi=120)
     return path
