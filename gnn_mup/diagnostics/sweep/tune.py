@@ -15,6 +15,7 @@ from gnn_mup import BaseShapes, TransferError, plan_transfer, save_base_shapes
 from gnn_mup.api.base_models import make_base_shapes
 from gnn_mup.arguments import as_path, as_table, check_number, check_one_of, check_size, writing
 from gnn_mup.data.measure import weight_decay_from_tau
+from gnn_mup.extras import needs
 from gnn_mup.rules.multipliers import EXAMPLE, NAMES
 from gnn_mup.rules.plan import OPTIMIZERS, resolve_optimizer
 
@@ -148,6 +149,7 @@ def tune(
         sampler: an Optuna sampler; by default TPE, seeded by ``seed``.
         arguments: what else goes to `apply_transfer`.
     """
+    needs("tune", "optuna", "pandas")
     check_one_of("objective", objective, OBJECTIVES)
     if budget is not None:
         check_number("budget", budget, positive=True)
@@ -160,7 +162,7 @@ def tune(
     file = None if savefile is None else Path(as_path("savefile", savefile))
     decay = WEIGHT_DECAY if weight_decay == "auto" else weight_decay
     given = {"lr": lr, "weight_decay": decay, "tau": tau, "gamma": gamma, "correction": correction}
-    Space.of(given)
+    Space.of({**given, "lr": () if lr is None else lr})
     check_build(build, *(s for s in (width, depth) if s))
     steps = _epoch_steps(epoch_steps, fit) if tau is not None else 1.0
     with torch.random.fork_rng(devices=[]):
