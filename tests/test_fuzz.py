@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from bad_input import fingerprint
 from fuzz_models import ADDS, LOOSE, WIDTH, WILD, Recipe, example, model_of, recipes, source
@@ -20,7 +18,6 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from torch import Tensor, nn
 
 from gnn_mup import Plan, TransferError, apply_transfer, plan_transfer, remove_transfer
-from gnn_mup.surgery.classes import transferred_class
 
 EXAMPLES = int(os.environ.get("GNN_MUP_FUZZ", "200"))
 
@@ -39,13 +36,6 @@ def fuzz(share: float, adds: Any) -> Any:
         suppress_health_check=list(HealthCheck),
     )
     return lambda function: chosen(given(recipes(adds))(function))
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    """Classes are remembered by the classes they were made from, which live in no module here."""
-    yield
-    transferred_class.cache_clear()
 
 
 def run(model: nn.Module, recipe: Recipe) -> Tensor:

@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from gnn_mup import TransferError, TransferWarning
-from gnn_mup.diagnostics.sweep import cells as cells_module
+from gnn_mup.diagnostics.sweep import alive
+from gnn_mup.diagnostics.sweep.alive import born
 from gnn_mup.diagnostics.sweep.bar import seconds_left, spoken
-from gnn_mup.diagnostics.sweep.cells import Cell, Claim, Queue, born
+from gnn_mup.diagnostics.sweep.cells import Cell, Claim, Queue
 from gnn_mup.diagnostics.sweep.fit import Fit
 from gnn_mup.diagnostics.sweep.plots import _headline, _label
 from gnn_mup.diagnostics.sweep.report import SweepReport
@@ -437,7 +438,7 @@ def test_a_silent_worker_elsewhere_is_given_up(
             claim.trial_id, "owner", {"host": "elsewhere", "pid": 1, "born": "1", "token": "x"}
         )
         assert mine.take() == (None, 1)
-        monkeypatch.setattr(cells_module, "GRACE", -1.0)
+        monkeypatch.setattr(alive, "GRACE", -1.0)
         taken, _ = mine.take()
         assert taken is not None
         other.finish(claim, {"loss": 1.0})  # too late: it is somebody else's by now

@@ -160,6 +160,11 @@ def _power(text: str) -> float:
     return 2.0 ** float(text[2:]) if text.startswith("2^") else positive(text)
 
 
+def named_range(text: str) -> tuple[str, Any]:
+    name, value = pair(text)
+    return name, rate_range(value)
+
+
 def takes_nothing(function: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()

@@ -13,6 +13,7 @@ from .arguments import (
     base_argument,
     example_argument,
     multiplier_argument,
+    named_range,
     optional,
     output_file,
     pairs,
@@ -135,10 +136,16 @@ def tune(parser: argparse.ArgumentParser) -> Run:
         "-o", "--out", dest="savefile", type=output_file, required=True, metavar="FILE",
         help="the base-shape file to write, for apply_transfer(..., base=FILE)",
     )  # fmt: skip
+    _files(parser, "plot")
     example_argument(parser)
     more = optional(parser, "as in gnn_mup.tune")
-    more("--trials", type=int, metavar="N", help="how many in all (default: 20)")
+    more("--trials", type=int, metavar="N", help="how many in all, by whomever (default: 32)")
+    more("--budget", type=positive, metavar="SECONDS", help="begin no trial after them")
     more("--lr", type=rate_range, metavar="2^-12..2^-2", help="the range of learning rates")
+    more("--multiplier", dest="multipliers", action="append", type=named_range,
+         metavar="NAME=LOW..HIGH", help="in place of the default space: branch, encoder, decoder "
+         "and output, as far as the model has them")  # fmt: skip
+    more("--weight-decay", type=_decay, metavar="LOW..HIGH|W|auto")
     more("--tau", type=rate_range, metavar="LOW..HIGH",
          help="the range of the time scale of weight decay, in epochs")  # fmt: skip
     more("--epoch-steps", type=float, metavar="N", help="steps per epoch, for --tau")
@@ -148,20 +155,30 @@ def tune(parser: argparse.ArgumentParser) -> Run:
     more("--optimizer", **OPTIMIZER)
     more("--seeds", type=int, metavar="N", help="runs averaged per trial")
     more("--seed", type=int, help="of the search")
+    more("--objective", choices=("loss", "best_loss", "metric", "best_metric"))
+    more("--no-prune", dest="prune", action="store_false", help="let every trial end")
     _storage(more, "tune")
 
     def run(args: argparse.Namespace) -> Outcome:
         from gnn_mup.diagnostics.sweep.tune import tune
 
-        given = passed_on(args, "factory", "fit", "example", "proxy")
+        given = passed_on(args, "factory", "fit", "example", "proxy", "plot")
+        if "multipliers" in given:
+            given["multipliers"] = dict(given["multipliers"])
         factory, fit = load_factory(args.factory), _fit(args.fit)
         report = tune(
             factory, fit, proxy=args.proxy[0], example=build_example(args.example), **given
         )
+        _write(args, report, "plot")
         data = {"best": report.best, "loss": report.loss, "trials": report.trials}
+        data |= {"sensitivity": report.sensitivity, "warnings": report.warnings}
         return Outcome(str(report), {**data, "out": str(args.savefile)}, FINE)
 
     return run
+
+
+def _decay(text: str) -> Any:
+    return text if text == "auto" else rate_range(text)
 
 
 def _model_and_fit(parser: argparse.ArgumentParser) -> None:

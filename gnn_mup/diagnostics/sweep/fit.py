@@ -30,6 +30,8 @@ class Fit:
     >>> fit(model, torch.optim.Adam(groups), seed=0)                        # doctest: +SKIP
     {'loss': 0.31, 'best_loss': 0.31, 'metric': 0.94, 'best_metric': 0.95, ...}
 
+    Where it validates it also returns the ``curve``: pairs (step, metric).
+
     Args:
         train, valid: batches, in a loader or a list: PyG data objects, or pairs (inputs, target).
         steps, epochs: how long; one of the two (epochs may be a fraction).
@@ -43,6 +45,8 @@ class Fit:
         average: the training loss is averaged over this fraction of the steps: single batches are
             noise. ``loss`` is the last such mean, ``best_loss`` the lowest.
         schedule: ``schedule(optimizer, steps)`` returns a learning-rate scheduler.
+        report: called ten times in a run with the step and what is known by then (``loss``, and
+            ``metric`` where it validates); whatever it raises ends the run. `tune` prunes by it.
     """
 
     train: Iterable[Any]
@@ -55,6 +59,7 @@ class Fit:
     every: int | None = None
     average: float = 0.1
     schedule: Callable[[torch.optim.Optimizer, int], Any] | None = None
+    report: Callable[[int, dict[str, float]], None] | None = None
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -124,6 +129,7 @@ class Fit:
         schedule = self.schedule(optimizer, self.total) if self.schedule else None
         losses: list[float] = []
         scores: list[float] = []
+        validated: list[int] = []
         model.train()
         for step, batch in enumerate(self._batches(), start=1):
             losses.append(self.update(model, optimizer, batch))
@@ -133,11 +139,16 @@ class Fit:
                 schedule.step()
             if validates and (step % every == 0 or step == self.total):
                 scores.append(self.evaluate(model))
+                validated.append(step)
+            if self.report is not None and step % max(self.total // 10, 1) == 0:
+                known = {"loss": _mean(losses[-window:])}
+                self.report(step, known | ({"metric": scores[-1]} if scores else {}))
         means = [_mean(losses[max(i - window, 0) : i]) for i in range(window, len(losses) + 1)]
         found: dict[str, Any] = {"loss": means[-1], "best_loss": min(means), "steps": len(losses)}
         if scores:
             best = max if higher else min
             found |= {"metric": scores[-1], "best_metric": best(scores)}
+            found["curve"] = list(zip(validated, scores, strict=True))
         return found
 
     def update(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
@@ -206,6 +217,11 @@ class Fit:
             return True
         first = self._first
         return isinstance(first, BaseData) and getattr(first, "val_mask", None) is not None
+
+    @property
+    def maximizes(self) -> bool:
+        """Whether a larger metric is the better one."""
+        return self._higher
 
     @property
     def _higher(self) -> bool:

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import math
-import time
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from gnn_mup import BaseShapes, TransferError, TransferWarning, apply_transfer, save_base_shapes
+from gnn_mup import BaseShapes, TransferError, plan_transfer, save_base_shapes
 from gnn_mup.api.base_models import make_base_shapes
-from gnn_mup.arguments import as_path, check_size
+from gnn_mup.arguments import as_path, as_table, check_number, check_one_of, check_size, writing
 from gnn_mup.data.measure import weight_decay_from_tau
 from gnn_mup.extras import needs
+from gnn_mup.rules.multipliers import EXAMPLE, NAMES
 from gnn_mup.rules.plan import OPTIMIZERS, resolve_optimizer
 
-from ..inputs import check_arguments, check_build, make_optimizer
+from ..inputs import check_arguments, check_build
 from .fit import Fit
-from .runner import Runner, as_result
-from .store import open_store
+from .runner import Runner
+from .search import Search, ended, with_values
+from .space import MULTIPLIERS, WEIGHT_DECAY, Range, Space
+from .store import Store, open_store
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Range = tuple[float, float]
+OBJECTIVES = ("loss", "best_loss", "metric", "best_metric")
 
 
 @dataclass
 class TuneReport:
-    """What a tuner found, what it tried, and how long that took."""
+    """What a tuner found, what it tried, how long that took, and what each value does alone."""
 
     best: dict[str, float]
     loss: float
@@ -42,19 +43,43 @@ class TuneReport:
     seconds: float
     savefile: Path | None = None
     warnings: list[str] = field(default_factory=list)
+    arms: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    @property
+    def sensitivity(self) -> dict[str, float]:
+        """For each name how far the loss moves, of itself, when it alone is moved to a quarter and
+        to three quarters of its range (0.1: by a tenth)."""
+        out = {}
+        for name, points in self.arms.items():
+            losses = [loss for _, loss in points if math.isfinite(loss)]
+            if len(losses) > 1:
+                out[name] = (max(losses) - min(losses)) / (abs(min(losses)) or 1.0)
+        return dict(sorted(out.items(), key=lambda item: -item[1]))
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a trial, in the order they were run."""
+        """One row per trial, in the order they were run."""
         import pandas as pd
 
         return pd.DataFrame(self.trials)
 
+    def plot(self, path: str | Path) -> None:
+        """What each value does: all trials, and those in which it alone was moved."""
+        from .sensitivity import draw_sensitivity
+
+        with writing(path):
+            draw_sensitivity(self, path)
+
     def __str__(self) -> str:
         found = ", ".join(f"{name} {value:.4g}" for name, value in self.best.items())
+        pruned = sum(bool(row.get("pruned")) for row in self.trials)
+        ended_early = f", {pruned} of them ended early" if pruned else ""
         lines = [
-            f"best of {len(self.trials)} trials on the proxy: {found}",
+            f"best of {len(self.trials)} trials on the proxy{ended_early}: {found}",
             f"loss {self.loss:.4g}, {self.seconds:.0f} s of training",
         ]
+        if self.sensitivity:
+            moved = ", ".join(f"{name} {part:.1%}" for name, part in self.sensitivity.items())
+            lines.append(f"the loss moves, when one value alone is moved, by: {moved}")
         if self.savefile is not None:
             lines.append(f'written: apply_transfer(model, example, base="{self.savefile}", ...)')
         return "\n".join([*lines, *(f"warning: {w}" for w in self.warnings)])
@@ -66,14 +91,19 @@ def tune(
     *,
     proxy: int | tuple[int, int],
     delta: int | None = None,
-    trials: int = 20,
-    lr: Range = (2.0**-12, 2.0**-2),
+    trials: int = 32,
+    lr: float | Range = (2.0**-12, 2.0**-2),
+    multipliers: Mapping[str, float | Range] | str | None = "auto",
+    weight_decay: float | Range | str | None = None,
     tau: float | Range | None = None,
     gamma: float | Range | None = None,
     correction: float | Range | None = None,
     optimizer: Any = "adam",
     epoch_steps: float | None = None,
     seeds: int = 1,
+    objective: str = "loss",
+    prune: bool = True,
+    budget: float | None = None,
     example: Any = None,
     savefile: str | Path | None = None,
     sampler: Any = None,
@@ -85,48 +115,80 @@ def tune(
 ) -> TuneReport:
     """Search the hyperparameters of a small model; a larger one takes them from the file.
 
-    >>> tune(build, fit, proxy=(32, 4), trials=30, savefile="tuned.bsh")     # doctest: +SKIP
+    >>> report = tune(build, fit, proxy=(32, 4), savefile="tuned.bsh")       # doctest: +SKIP
+    >>> report.plot("sensitivity.png")                                      # doctest: +SKIP
     >>> groups = apply_transfer(build(256, 16), batch, base="tuned.bsh")    # doctest: +SKIP
 
     The proxy is trained as it is, with one learning rate: it is the base. Without norms a proxy
-    of depth 8 or more transfers better than one of 4.
+    of depth 8 or more transfers better than one of 4. The first trials are a star: the middle of
+    all ranges (multipliers 1), then one value after another moved alone; TPE goes on from there.
+
+    Several workers share a study: the same call in several processes with one ``storage``. One that
+    is killed loses the trial that it was at, and the others take its place.
 
     Args:
         build, fit, optimizer, example, storage, name: as in `sweep`.
         proxy: (width, depth), or a width where the model has no depth.
         delta: a second width, to see which dimensions grow; by default twice the proxy's.
         trials: how many in all; those that ``storage`` holds already are counted.
-        lr: the range searched, on a logarithmic scale (as the others).
-        tau: a number or a range, in epochs: the time scale of weight decay, for adamw and sgd.
-            lambda0 = 1 / (tau lr steps in an epoch); None: no weight decay.
+        lr: the range searched, on a logarithmic scale (as the others), or a number.
+        multipliers: ranges or numbers by name; "auto": branch, encoder, decoder and output, as far
+            as the model has them; None: none.
+        weight_decay: a number or a range; "auto": 1e-4 to 1 (decoupled: adamw, sgd).
+        tau: in its place the time scale of weight decay, in epochs, a number or a range.
+            lambda0 = 1 / (tau lr steps in an epoch).
         gamma: divides every aggregation that is not normalised; None: as the proxy has it.
         correction: C of the encoder under SGD; None: 1.
         epoch_steps: steps in an epoch, for tau; a `Fit` knows its own.
         seeds: runs averaged in a trial.
+        objective: what is minimised (a metric of which more is better is maximised): "loss",
+            "best_loss", "metric" or "best_metric" of what ``fit`` returns.
+        prune: end trials early that lie behind the median of the others (with a `Fit`).
+        budget: seconds; no trial begins after them.
         savefile: where the base file goes.
         sampler: an Optuna sampler; by default TPE, seeded by ``seed``.
         arguments: what else goes to `apply_transfer`.
     """
     needs("tune", "optuna", "pandas")
+    check_one_of("objective", objective, OBJECTIVES)
+    if budget is not None:
+        check_number("budget", budget, positive=True)
     runner = Runner(build, fit, {}, optimizer, 0.0, example, arguments)
-    ranges = {"lr": lr, "tau": tau, "gamma": gamma, "correction": correction}
-    wanted = {k: v for k, v in ranges.items() if v is not None or k == "lr"}
-    space = Space(wanted, optimizer, epoch_steps, fit)
+    family = _family(optimizer, tau, correction)
     width, depth = _proxy(proxy)
     for key, value in (("delta", delta or 2 * width), ("trials", trials), ("seeds", seeds)):
         check_size(key, value)
     check_arguments(arguments)
     file = None if savefile is None else Path(as_path("savefile", savefile))
+    decay = WEIGHT_DECAY if weight_decay == "auto" else weight_decay
+    given = {"lr": lr, "weight_decay": decay, "tau": tau, "gamma": gamma, "correction": correction}
+    Space.of({**given, "lr": () if lr is None else lr})
     check_build(build, *(s for s in (width, depth) if s))
+    steps = _epoch_steps(epoch_steps, fit) if tau is not None else 1.0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pair = [runner.model(w, depth) for w in (width, delta or 2 * width)]
         shapes = make_base_shapes(pair[0], pair[1], example=runner.example)
-        search = Search(runner, space, shapes, (width, depth), seeds)
-        stored = {"proxy": [width, depth], "space": space.told(), **runner.settings()}
-        study = search.study(open_store(storage, name, stored), sampler, seed)
-        search.run(study, trials, progress)
-    return search.report(study, file)
+        constants = _multipliers(multipliers, pair[0], runner, shapes)
+        space = Space.of({**given, **constants})
+
+        def meant(values: Mapping[str, float]) -> dict[str, float]:
+            return _with_decay(values, steps)
+
+        size = (width, depth)
+        search = Search(runner, space, shapes, size, seeds, family, meant, objective, prune)
+        told = {"proxy": [width, depth], "space": space.told(), **runner.settings()}
+        store = open_store(storage, name, told)
+        study = search.study(store, sampler, seed, star=bool(constants))
+        with _bar(trials, len(ended(store)), progress) as bar:
+            search.run(study, store, trials, bar, budget)
+    return _report(search, store, file)
+
+
+def _bar(trials: int, done: int, progress: bool) -> Any:
+    from tqdm import tqdm
+
+    return tqdm(total=trials, initial=done, desc="tune", delay=1.0, disable=not progress)
 
 
 def _proxy(proxy: Any) -> tuple[int, int]:
@@ -140,160 +202,70 @@ def _proxy(proxy: Any) -> tuple[int, int]:
     return pair[0], pair[1]
 
 
-@dataclass
-class Space:
-    """What is searched, and what it means for the training of a proxy."""
-
-    ranges: Mapping[str, Any]
-    optimizer: Any
-    epoch_steps: float | None
-    fit: Any
-
-    def __post_init__(self) -> None:
-        for key, value in self.ranges.items():
-            ends = value if isinstance(value, tuple | list) else (value, value)
-            numbers = all(isinstance(end, int | float) for end in ends)
-            if not numbers or len(ends) != 2 or not 0 < ends[0] <= ends[1] < math.inf:
-                raise TransferError(
-                    f"{key} must be positive, a number or (low, high), not {value!r}"
-                )
-        family = getattr(self.optimizer, "func", self.optimizer)
-        known = resolve_optimizer(family)
-        self.family = next(name for name, one in OPTIMIZERS.items() if one == known)
-        if "correction" in self.ranges and self.family != "sgd":
-            raise TransferError("correction is for SGD: leave it out, or pass optimizer='sgd'")
-        if "tau" not in self.ranges:
-            return
-        if self.family == "adam":
-            raise TransferError(
-                "tau is the time scale of a decoupled weight decay, which adam has not: "
-                "pass optimizer='adamw'"
-            )
-        self.epoch_steps = self.epoch_steps or getattr(self.fit, "epoch_steps", None)
-        if not self.epoch_steps:
-            raise TransferError("tau is counted in epochs: pass epoch_steps=N_train / batch size")
-
-    def told(self) -> dict[str, Any]:
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.ranges.items()}
-
-    def suggest(self, trial: Any) -> dict[str, float]:
-        """Values of a trial: lr, weight_decay, gamma, correction."""
-        found = {
-            key: float(trial.suggest_float(key, *value, log=True))
-            if isinstance(value, tuple | list)
-            else float(value)
-            for key, value in self.ranges.items()
-        }
-        return self.meant(found)
-
-    def meant(self, found: Mapping[str, float]) -> dict[str, float]:
-        values = dict(found)
-        if "tau" in values:
-            values["weight_decay"] = weight_decay_from_tau(
-                tau=values["tau"], lr=values["lr"], batch_size=1, train_size=self.epoch_steps or 1
-            )
-        return values
+def _family(optimizer: Any, tau: Any, correction: Any) -> str:
+    known = resolve_optimizer(getattr(optimizer, "func", optimizer))
+    family = next(name for name, one in OPTIMIZERS.items() if one == known)
+    if correction is not None and family != "sgd":
+        raise TransferError("correction is for SGD: leave it out, or pass optimizer='sgd'")
+    if tau is not None and family == "adam":
+        raise TransferError(
+            "tau is the time scale of a decoupled weight decay, which adam has not: "
+            "pass optimizer='adamw'"
+        )
+    return family
 
 
-@dataclass
-class Search:
-    """Trials on the proxy, under the rules that the target will be trained by."""
-
-    runner: Runner
-    space: Space
-    shapes: BaseShapes
-    size: tuple[int, int]
-    seeds: int
-
-    def study(self, store: Any, sampler: Any, seed: int) -> Any:
-        import optuna
-
-        if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
-            raise TransferError(
-                f"sampler must be one of optuna.samplers, as RandomSampler(seed=0), not {sampler!r}"
-            )
-        done = len(store.trials())
-        chosen = sampler or optuna.samplers.TPESampler(seed=seed + done)
-        return optuna.load_study(study_name=store.name, storage=store.storage, sampler=chosen)
-
-    def run(self, study: Any, trials: int, progress: bool) -> None:
-        from tqdm import tqdm
-
-        done = len(complete(study))
-        with tqdm(total=trials, initial=done, desc="tune", delay=1.0, disable=not progress) as bar:
-            while (done := len(complete(study))) < trials:
-                trial = study.ask()
-                values = self.space.suggest(trial)
-                try:
-                    result = self.train(values)
-                except BaseException:
-                    study.tell(trial, state=_failed())
-                    raise
-                trial.set_user_attr("values", values)
-                trial.set_user_attr("result", result)
-                study.tell(trial, result["loss"])
-                bar.set_postfix_str(f"best {study.best_value:.4g}", refresh=False)
-                bar.update(len(complete(study)) - bar.n)
-
-    def train(self, values: Mapping[str, float]) -> dict[str, Any]:
-        """The proxy with these values, averaged over seeds; infinite where one diverged."""
-        start = time.perf_counter()
-        base = with_values(self.shapes, values, self.space.family)
-        losses = []
-        for seed in range(self.seeds):
-            torch.manual_seed(seed)
-            model = self.runner.model(*self.size)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", TransferWarning)
-                family = getattr(self.runner.optimizer, "func", self.runner.optimizer)
-                how = {"optimizer": family, "base": base, **self.runner.arguments}
-                groups = apply_transfer(model, self.runner.example, **how)
-            torch.manual_seed(seed)
-            optimizer = make_optimizer(self.runner.optimizer, groups)
-            losses.append(as_result(self.runner.fit(model, optimizer, seed))["loss"])
-        loss = sum(losses) / len(losses)
-        seconds = time.perf_counter() - start
-        return {"loss": loss, "diverged": not math.isfinite(loss), "seconds": seconds}
-
-    def report(self, study: Any, savefile: Path | None) -> TuneReport:
-        known = [{**t.user_attrs["values"], **t.user_attrs["result"]} for t in complete(study)]
-        finite = [row for row in known if math.isfinite(row["loss"])]
-        if not finite:
-            raise TransferError(f"all {len(known)} trials diverged: lower the range of lr")
-        best = min(finite, key=lambda row: row["loss"])
-        values = {k: v for k, v in best.items() if k not in ("loss", "diverged", "seconds")}
-        base = with_values(self.shapes, values, self.space.family)
-        if savefile is not None:
-            save_base_shapes(base, savefile)
-        seconds = sum(row["seconds"] for row in known)
-        edges = [*self._edges(values)]
-        return TuneReport(values, best["loss"], base, known, seconds, savefile, edges)
-
-    def _edges(self, values: Mapping[str, float]) -> list[str]:
-        found = []
-        for key, value in self.space.ranges.items():
-            if isinstance(value, tuple | list):
-                low, high = map(math.log, value)
-                place = (math.log(values[key]) - low) / ((high - low) or 1.0)
-                if not 0.03 < place < 0.97 and high > low:
-                    found.append(f"the best {key}, {values[key]:.3g}, lies on the edge of {value}")
-        return found
+def _epoch_steps(given: float | None, fit: Any) -> float:
+    steps = given or getattr(fit, "epoch_steps", None)
+    if not steps:
+        raise TransferError("tau is counted in epochs: pass epoch_steps=N_train / batch size")
+    return float(steps)
 
 
-def with_values(shapes: BaseShapes, values: Mapping[str, float], family: str) -> BaseShapes:
-    """Base shapes that carry tuned values: gamma is the base's own, the rest under ``tuned``."""
-    kept = {k: v for k, v in values.items() if k in ("lr", "weight_decay", "correction", "tau")}
-    return replace(shapes, gamma=values.get("gamma", shapes.gamma), tuned={**kept, family: 1})
+def _with_decay(values: Mapping[str, float], epoch_steps: float) -> dict[str, float]:
+    out = dict(values)
+    if "tau" in out:
+        out["weight_decay"] = weight_decay_from_tau(
+            tau=out["tau"], lr=out["lr"], batch_size=1, train_size=epoch_steps
+        )
+    return out
 
 
-def complete(study: Any) -> list[Any]:
-    return [t for t in study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
+def _multipliers(given: Any, proxy: nn.Module, runner: Runner, base: BaseShapes) -> dict[str, Any]:
+    """What is searched of the multipliers; of the default space those that the model has."""
+    if given is None:
+        return {}
+    if given != "auto":
+        named = as_table("multipliers", given, EXAMPLE)
+        for key in named:
+            check_one_of("multipliers", key, NAMES)
+        return named
+    kept = {}
+    for key, ends in MULTIPLIERS.items():
+        try:
+            how = {"base": base, **runner.arguments, "multipliers": {key: 2.0}}
+            plan_transfer(proxy, runner.example, **how)
+        except TransferError:
+            continue
+        kept[key] = ends
+    return kept
 
 
-def _failed() -> Any:
-    from optuna.trial import TrialState
-
-    return TrialState.FAIL
+def _report(search: Search, store: Store, savefile: Path | None) -> TuneReport:
+    known = [{**t.user_attrs["values"], **t.user_attrs["result"]} for t in ended(store)]
+    whole = [row for row in known if not row.get("pruned")]
+    finite = [row for row in whole if math.isfinite(row["loss"])]
+    if not finite:
+        raise TransferError(f"all {len(known)} trials diverged: lower the range of lr")
+    best = min(finite, key=lambda row: row["loss"])
+    values = {k: v for k, v in best.items() if k not in ("loss", "diverged", "seconds", "pruned")}
+    base = with_values(search.shapes, values, search.family)
+    if savefile is not None:
+        save_base_shapes(base, savefile)
+    seconds = sum(row.get("seconds", 0.0) for row in known)
+    edges = [*search.space.edges(values)]
+    arms = search.space.arms(known)
+    return TuneReport(values, best["loss"], base, known, seconds, savefile, edges, arms)
 
 
 __all__ = ["TuneReport", "tune"]

@@ -1,0 +1,63 @@
+"""The portfolio: a large model trained once with what was tuned on a small one, beside one tuned
+itself. Nine tasks on real data, six ways.
+
+    python examples/portfolio run                      # hours; goes on where it was stopped
+    python examples/portfolio run --tasks digits --until 21:20
+    python examples/portfolio table                    # CSV, Markdown and figures of what is there
+
+README.md beside this file has the settings, which were fixed before any result was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+from pathlib import Path
+
+import torch
+from cells import OutOfTime, Store
+from report import write
+from tasks import TASKS
+from ways import TARGETS, WAYS, WIDE, Bench
+
+RESULTS = Path(__file__).parent.parent / "results" / "portfolio"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=("run", "table"))
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    targets = "the first N of (128, 8), (128, 16) and, for digits, (256, 8)"
+    parser.add_argument("--targets", type=int, default=1, metavar="N", help=targets)
+    parser.add_argument("--until", metavar="HH:MM", help="UTC; begin no run after it")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    if args.command == "run":
+        run(args)
+    write(args.out)
+
+
+def run(args: argparse.Namespace) -> None:
+    store = Store(args.out, deadline(args.until))
+    try:
+        for name in args.tasks:
+            wide = [WIDE[name]] if name in WIDE else []
+            for target in [*TARGETS, *wide][: args.targets]:
+                for way in WAYS.values():
+                    way(Bench(store, name), target)
+    except OutOfTime:
+        print("out of time: the same command goes on from here")
+
+
+def deadline(text: str | None) -> float:
+    if text is None:
+        return math.inf
+    now = datetime.datetime.now(datetime.UTC)
+    hour, minute = map(int, text.split(":"))
+    return now.replace(hour=hour, minute=minute, second=0).timestamp()
+
+
+if __name__ == "__main__":
+    main()

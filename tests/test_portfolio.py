@@ -1,0 +1,59 @@
+"""The portfolio's harness: cells are stored and not run again, and at the small size three ways are
+one. In a process of its own: its modules have short names."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples" / "portfolio"
+
+CODE = """
+import dataclasses, math, sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+import torch
+torch.set_num_threads(1)
+import tasks, cells, ways, report
+
+tasks.TASKS["digits"] = dataclasses.replace(tasks.TASKS["digits"], steps=6)
+out = Path({out!r})
+store = cells.Store(out)
+bench = ways.Bench(store, "digits")
+plain = [store.result(cells.Cell("digits", cells.SMALL, how, 2.0**-5, 0))
+         for how in ("sp", "reference", "mup")]
+assert plain[0]["score"] == plain[1]["score"] == plain[2]["score"], plain
+assert store.result(cells.Cell("digits", cells.SMALL, "reference", 2.0**-5, 0, {{"branch": 4.0}}))[
+    "score"] != plain[0]["score"]
+
+ways.SEEDS_SMALL, ways.SEEDS = (0,), (0,)
+ways.TARGETS = report.TARGETS = ((48, 4),)
+found = ways.Bench.sp_small(bench, (48, 4)), ways.Bench.reference(bench, (48, 4))
+assert all(math.isfinite(one.score) and one.tuning > 0 for one in found)
+late = ways.Bench(cells.Store(out, until=0.0), "digits")
+assert ways.Bench.sp_small(late, (48, 4)) == found[0]
+try:
+    late.mean((48, 4), "sp", 2.0**-9, (0,))
+except cells.OutOfTime:
+    pass
+else:
+    raise AssertionError("a run began after the end")
+report.write(out)
+text = (out / "results.md").read_text()
+assert "| digits | 1 | (48, 4) |" in text, text
+assert f"{{found[1].score:.4g}}" in text, text
+print("fine")
+"""
+
+
+def test_the_harness(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    code = CODE.format(folder=str(FOLDER), out=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)  # fmt: skip
+    assert done.stdout.endswith("fine\n"), done.stderr[-2000:]
+    assert (tmp_path / "digits.png").is_file()
