@@ -152,8 +152,9 @@ def test_a_picture_says_what_is_drawn_and_what_diverged() -> None:
     ]
     report = SweepReport(cells, column="loss_at_8")
     assert _label(report.column) == "training loss at step 8"
-    assert _headline(report, "transfer") == "gnn_mup\ndrift up to +1 octaves, regret up to 1.500"
-    assert _headline(report, "standard").endswith("drift up to +1 octaves, regret: diverged")
+    moves = "best rate moves by $2^{+1}$"
+    assert _headline(report, "transfer") == f"gnn_mup\n{moves}\nkeeping it: 1.500 x the best loss"
+    assert _headline(report, "standard").endswith(f"{moves}\nkeeping it: divergence")
 
 
 def test_nothing_but_diverged_runs(tmp_path: Path) -> None:

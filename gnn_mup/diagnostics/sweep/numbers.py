@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
@@ -50,6 +51,20 @@ class Curves:
                 if value is not None:
                     values.setdefault(cell["lr"], []).append(float(value))
         return {lr: sum(found) / len(found) for lr, found in sorted(values.items())}
+
+    def errors(self, kind: str, size: Size, column: str | None = None) -> Curve:
+        """Standard error of the mean over seeds at each eta0, where several of them ended."""
+        values: dict[float, list[float]] = {}
+        for cell in self.cells:
+            value = cell.get(column or self.column)
+            here = cell["transfer"] == kind and (cell["width"], cell["depth"]) == size
+            if here and value is not None and math.isfinite(value):
+                values.setdefault(cell["lr"], []).append(float(value))
+        return {
+            lr: statistics.stdev(found) / math.sqrt(len(found))
+            for lr, found in values.items()
+            if len(found) > 1
+        }
 
     @cached_property
     def best(self) -> dict[str, dict[Size, tuple[float, float]]]:

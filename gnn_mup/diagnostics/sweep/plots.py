@@ -29,23 +29,34 @@ LOSSES = {
 NAMES = {"standard": "standard parameterization", "transfer": "gnn_mup", "mup": "mup (width only)"}
 
 
+OCTAVE = 0.62
+"""Inches for a factor of 2 in the learning rate: the same in every panel, so that slopes and
+distances can be compared between parameterizations."""
+MARGIN = 0.4
+"""Octaves left free beside the first and the last learning rate."""
+
+
 def plot_rates(
-    report: SweepReport, path: Path, title: str = "", axis: str = "learning rate eta0"
+    report: SweepReport, path: Path, title: str = "", axis: str = "learning rate"
 ) -> Path:
     """Rows: what is measured. Columns: parameterizations. Lines: sizes."""
     columns = [report.column]
     if "metric" not in columns and any(c.get("metric") is not None for c in report.cells):
         columns.append("metric")
     kinds = [k for k in report.kinds if k in report.best]
-    figure, panels = _panels(len(columns), max(len(kinds), 1), 4.3, 3.5)
+    spans = [_span(report, kind) for kind in kinds] or [(0.0, 1.0)]
+    wide = [max((high - low + 2 * MARGIN) * OCTAVE, 2.6) for low, high in spans]
+    figure, panels = _panels(len(columns), wide, 3.5)
     for row, column in zip(panels, columns, strict=True):
-        low, high = _limits(report, kinds, column)
-        for panel, kind in zip(row, kinds, strict=False):
-            _draw(panel, report, kind, column, (low, high))
-            panel.set_ylim(low, high)
+        limits = _limits(report, kinds, column)
+        for panel, kind, inches, (low, high) in zip(row, kinds, wide, spans, strict=False):
+            _draw(panel, report, kind, column, limits)
+            panel.set_ylim(*limits)
+            free = (inches / OCTAVE - (high - low)) / 2
+            panel.set_xlim(2.0 ** (low - free), 2.0 ** (high + free))
         row[0].set_ylabel(_label(column))
     for panel, kind in zip(panels[0], kinds, strict=False):
-        panel.set_title(_headline(report, kind), fontsize=11)
+        panel.set_title(_headline(report, kind), fontsize=10)
     for panel in panels[-1]:
         panel.set_xlabel(axis)
     _legend(figure, panels[0][0], report, kinds)
@@ -54,8 +65,8 @@ def plot_rates(
 
 
 def plot_sizes(report: SweepReport, path: Path, title: str = "") -> Path:
-    """Per parameterization: solid at the smallest size's best eta0, dashed at each one's own."""
-    figure, panels = _panels(1, 1, 6.4, 3.9)
+    """Per parameterization: solid at the smallest size's best rate, dashed at each one's own."""
+    figure, panels = _panels(1, [6.4], 3.9)
     panel = panels[0][0]
     every = sorted({s for k in report.best for s in report.sizes(k)}, key=volume)
     shades = _shades(len(report.best))
@@ -67,13 +78,13 @@ def plot_sizes(report: SweepReport, path: Path, title: str = "") -> Path:
         x = [every.index(s) for s in fixed]
         seen = [v if math.isfinite(v) else 10 * abs(high) for v in fixed.values()]
         panel.plot(x, seen, color=shade, marker=mark, linewidth=2,
-                   label=f"{NAMES.get(kind, kind)}, eta0 of the smallest")  # fmt: skip
+                   label=f"{NAMES.get(kind, kind)}, best rate of the smallest")  # fmt: skip
         for size, value in fixed.items():
             if not value <= high and not math.isnan(value):
-                _above(panel, every.index(size), value, number)
+                _above(panel, every.index(size), value)
         panel.plot([every.index(s) for s in own], list(own.values()), color=shade, marker=mark,
                    markerfacecolor="white", linestyle="--", linewidth=1,
-                   label=f"{NAMES.get(kind, kind)}, its own best eta0")  # fmt: skip
+                   label=f"{NAMES.get(kind, kind)}, its own best rate")  # fmt: skip
     panel.set_ylim(low, high)
     panel.set_xticks(range(len(every)), [name_of(s) for s in every])
     panel.set_xlabel("size (width, depth)" if any(s[1] for s in every) else "width")
@@ -84,12 +95,14 @@ def plot_sizes(report: SweepReport, path: Path, title: str = "") -> Path:
     return _saved(figure, path)
 
 
-def _above(panel: Axes, x: float, value: float, number: int) -> None:
-    """A loss that leaves the picture is written where its line does."""
+def _above(panel: Axes, x: int, value: float) -> None:
+    """A loss that leaves the picture is written above it, where no line can cross it."""
     words = f"{value:.3g} ↑" if math.isfinite(value) else "diverged ↑"
+    stacked = sum(text.get_gid() == str(x) for text in panel.texts)
     top = ("data", "axes fraction")
-    panel.annotate(words, (x, 1.0), (0, -11 * number), top, "offset points", ha="right", va="top",
-                   fontsize=8, color="0.25")  # fmt: skip
+    note = panel.annotate(words, (x, 1.0), (0, 3 + 11 * stacked), top, "offset points", ha="center",
+                          va="bottom", fontsize=8, color="0.25", annotation_clip=False)  # fmt: skip
+    note.set_gid(str(x))
 
 
 # -- parts ------------------------------------------------------------------------------------
@@ -106,6 +119,10 @@ def _draw(
         width = 1.0 + 1.2 * number / max(len(sizes) - 1, 1)
         panel.plot(list(shown), list(shown.values()), color=shade, marker=mark, markersize=5,
                    linewidth=width, label=name_of(size))  # fmt: skip
+        errors = report.errors(kind, size, column)
+        if bars := {r: (v, errors[r]) for r, v in shown.items() if r in errors}:
+            panel.errorbar(list(bars), [v for v, _ in bars.values()], [e for _, e in bars.values()],
+                           color=shade, linestyle="", elinewidth=1, capsize=2.5)  # fmt: skip
         best = report.best[kind].get(size)
         if best is not None and best[0] in shown:
             panel.plot(best[0], shown[best[0]], marker="*", markersize=13, color=ACCENT,
@@ -123,10 +140,12 @@ def _draw(
 def _lost(
     panel: Axes, curve: Curve, limits: tuple[float, float], shade: Any, number: int, of: int
 ) -> None:
-    """Crosses along the top for what diverged or lies above the picture."""
-    gone = [r for r, v in curve.items() if not math.isfinite(v) or v > limits[1]]
-    height = limits[1] - (limits[1] - limits[0]) * (0.03 + 0.035 * (of - 1 - number))
-    panel.plot(gone, [height] * len(gone), linestyle="", marker="x", markersize=5, color=shade)
+    """Crosses along the edge for what diverged, or lies above or below the picture."""
+    inset = (limits[1] - limits[0]) * (0.03 + 0.035 * (of - 1 - number))
+    above = [r for r, v in curve.items() if not math.isfinite(v) or v > limits[1]]
+    below = [r for r, v in curve.items() if v < limits[0]]
+    for gone, height in ((above, limits[1] - inset), (below, limits[0] + inset)):
+        panel.plot(gone, [height] * len(gone), linestyle="", marker="x", markersize=5, color=shade)
 
 
 def _limits(report: SweepReport, kinds: Sequence[str], column: str) -> tuple[float, float]:
@@ -137,7 +156,9 @@ def _limits(report: SweepReport, kinds: Sequence[str], column: str) -> tuple[flo
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
-    if column == report.column:
+    if column != report.column:
+        low, high = _robust(values, low, high)
+    else:
         starts = [c[0] for c in finite if c]
         middle = statistics.median(starts)
         start = max(v for v in starts if v <= middle + 3 * (middle - low))
@@ -145,6 +166,22 @@ def _limits(report: SweepReport, kinds: Sequence[str], column: str) -> tuple[flo
         high = min(high, max(low + 1.35 * (start - low), low + 1.6 * (max(tops) - low)))
     pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
     return low - pad, high + 2.2 * pad
+
+
+def _robust(values: list[float], low: float, high: float) -> tuple[float, float]:
+    """The range without outliers, for what is shown beside the loss: whether more or less of it
+    is better is not known, and one run that went wrong would flatten all others."""
+    if len(values) < 4:
+        return low, high
+    first, _, third = statistics.quantiles(values, n=4)
+    reach = 1.5 * (third - first)
+    return max(low, first - reach), min(high, third + reach)
+
+
+def _span(report: SweepReport, kind: str) -> tuple[float, float]:
+    """The octaves of the first and the last learning rate."""
+    rates = [rate for size in report.sizes(kind) for rate in report.curve(kind, size)]
+    return math.log2(min(rates)), math.log2(max(rates))
 
 
 def _rate_ticks(panel: Axes, rates: Sequence[float]) -> None:
@@ -157,11 +194,12 @@ def _rate_ticks(panel: Axes, rates: Sequence[float]) -> None:
 
 
 def _headline(report: SweepReport, kind: str) -> str:
-    """The name, and the worst numbers of all sizes."""
+    """The name, how far the best rate moves (drift), and what keeping it costs (regret)."""
     drift = max(report.drift[kind].values(), key=abs)
     worst = max(report.regret[kind].values())
-    cost = f"regret up to {worst:.3f}" if math.isfinite(worst) else "regret: diverged"
-    return f"{NAMES.get(kind, kind)}\ndrift up to {drift:+.2g} octaves, {cost}"
+    cost = f"{worst:.3f} x the best loss" if math.isfinite(worst) else "divergence"
+    moves = f"moves by $2^{{{drift:+.2g}}}$" if drift else "stays"
+    return f"{NAMES.get(kind, kind)}\nbest rate {moves}\nkeeping it: {cost}"
 
 
 def _label(column: str) -> str:
@@ -177,10 +215,13 @@ def _legend(figure: Figure, panel: Axes, report: SweepReport, kinds: Sequence[st
     (line,) = panel.plot([], [], color="0.55", linestyle=":", linewidth=1.2)
     extra.append((line, "smallest size's best"))
     (cross,) = panel.plot([], [], marker="x", markersize=5, color="0.3", linestyle="")
-    extra.append((cross, "diverged, or above"))
+    extra.append((cross, "diverged, or outside"))
+    if any(report.errors(k, s) for k in kinds for s in report.sizes(k)):
+        bar = panel.errorbar([], [], [], color="0.3", linestyle="", elinewidth=1, capsize=2.5)
+        extra.append((bar, "standard error over seeds"))
     deep = any(s[1] for k in kinds for s in report.sizes(k))
     handles = [*lines, *(e[0] for e in extra)]
-    sizes = "(D, L) = " if deep else "D = "
+    sizes = "(width, depth) = " if deep else "width = "
     names = [*(sizes + label for label in labels), *(e[1] for e in extra)]
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9)
 
@@ -202,15 +243,17 @@ def _title(figure: Figure, title: str) -> None:
         figure.suptitle(title, fontsize=12, x=0.01, ha="left", fontweight="bold")
 
 
-def _panels(rows: int, columns: int, wide: float, high: float) -> tuple[Figure, Any]:
+def _panels(rows: int, wide: Sequence[float], high: float) -> tuple[Figure, Any]:
+    """A figure whose columns are so many inches wide each."""
     needs("a picture of a sweep", "matplotlib")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    size = (wide * columns + 1.8, high * rows + 0.5)
+    size = (sum(wide) + 0.55 * len(wide) + 2.2, high * rows + 0.7)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False, sharex="col")
+    ratios = {"width_ratios": list(wide)}
+    return figure, figure.subplots(rows, len(wide), squeeze=False, sharex="col", gridspec_kw=ratios)
 
 
 def _saved(figure: Figure, path: Path) -> Path:

@@ -26,7 +26,7 @@ class SweepReport(Curves):
     ({(16, 2): 0.0, (32, 2): 1.0}, 1.1)
 
     Args:
-        cells: one dict a run: transfer, width, depth, lr, seed, loss, and whatever else was
+        cells: one dict per run: transfer, width, depth, lr, seed, loss, and whatever else was
             measured (metric, best_loss, best_metric, diverged, seconds, ...).
         column: which number is judged; lower is better.
         expected: how many runs there should be, to say how many are missing.
@@ -46,7 +46,7 @@ class SweepReport(Curves):
         self.missing = max((expected or 0) - len(self.cells), 0)
 
     def table(self) -> pd.DataFrame:
-        """One row a parameterization and size: best eta0 and loss, drift, regret, sharpness."""
+        """One row per parameterization and size: best eta0 and loss, drift, regret, sharpness."""
         import pandas as pd
 
         rows = []
@@ -64,7 +64,7 @@ class SweepReport(Curves):
         return pd.DataFrame(rows)
 
     def summary(self) -> pd.DataFrame:
-        """One row a parameterization: worst drift and regret, and whether loss falls with size."""
+        """One row per parameterization: worst drift and regret; does loss fall with size?"""
         import pandas as pd
 
         rows = []
@@ -93,13 +93,13 @@ class SweepReport(Curves):
     # -- the forms ---------------------------------------------------------------------------------
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a run."""
+        """One row per run."""
         import pandas as pd
 
         return pd.DataFrame(self.cells)
 
     def to_csv(self, path: str | Path) -> None:
-        """One row a run; `SweepReport.from_csv` reads it again."""
+        """One row per run; `SweepReport.from_csv` reads it again."""
         self.to_frame().to_csv(path, index=False)
 
     @classmethod
@@ -129,9 +129,9 @@ class SweepReport(Curves):
         return [*short, *self.edges, *self.notes]
 
     def plot(
-        self, path: str | Path, title: str | None = None, axis: str = "learning rate eta0"
+        self, path: str | Path, title: str | None = None, axis: str = "learning rate"
     ) -> Path:
-        """Loss (and metric) against eta0, one line a size, parameterizations side by side."""
+        """Loss (and metric) against the learning rate, one line per size, side by side."""
         from .plots import plot_rates
 
         return plot_rates(self, Path(path), self.title if title is None else title, axis)
