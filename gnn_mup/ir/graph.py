@@ -97,6 +97,7 @@ class Node:
     op: str
     shape: tuple[int, ...]
     floating: bool
+    boolean: bool = False
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     parents: tuple[int, ...] = ()

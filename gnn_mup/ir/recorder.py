@@ -73,7 +73,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             index=len(self.graph.nodes),
             op=op,
             shape=tuple(tensor.shape),
-            floating=tensor.is_floating_point(),
+            floating=tensor.is_floating_point() or tensor.is_complex(),
+            boolean=tensor.dtype in (torch.bool, torch.uint8),
             args=args,
             kwargs=kwargs,
         )

@@ -1,0 +1,101 @@
+"""Sums inside the branches of others: long skips round whole chains, and small streams inside one
+layer. Pure: changes verdicts only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..ir.program import Kind
+from .flow import Flow
+from .forms import Sum, Verdict
+
+
+def entries_of(found: Sum) -> list[tuple[int, int]]:
+    """Where the branches of a sum come in: each with the addition that takes it up."""
+    return [(leaf.node, leaf.add) for leaf in found.branches]
+
+
+class Nesting:
+    """Settles which of two sums, one inside a branch of the other, is a step."""
+
+    def __init__(self, flow: Flow, sums: list[Sum], before: Mapping[int, Sum]) -> None:
+        self.flow, self.graph, self.sums, self.before = flow, flow.graph, sums, before
+
+    def settle(self) -> None:
+        for outer in sorted(self._steps(), key=lambda s: s.root):
+            if not outer.residual:
+                continue
+            inside = [s for s in self._steps() if s is not outer and self.is_inside(s, outer)
+                      and not self._escapes(s, outer)]  # fmt: skip
+            same = [s for s in inside if self._on_stream_of(s, outer)]
+            if self._chained(same):
+                outer.verdict = Verdict.LONG
+            else:
+                for found in inside:
+                    if not self._broadcast_by(found, outer):
+                        found.verdict = Verdict.INSIDE
+
+        self._inside_branches()
+
+    def _inside_branches(self) -> None:
+        """A sum of another sort whose every way to the outputs leads through a branch is a detail of
+        that branch."""
+        entries = {pair for s in self._steps() for pair in entries_of(s)}
+        free = {i for i in self.graph.outputs}
+        for step in reversed(self.flow.program.steps):
+            uses = self.flow.program.uses[step.index]
+            if any(use in free and (step.index, use) not in entries for use in uses):
+                free.add(step.index)
+        for found in self.sums:
+            if found.verdict in (Verdict.INITIAL, Verdict.REMADE, Verdict.SCALED, Verdict.LONG):
+                if entries and found.root not in free:
+                    found.verdict = Verdict.INSIDE
+
+    def _steps(self) -> list[Sum]:
+        return [s for s in self.sums if s.residual and s.stream is not None]
+
+    def is_inside(self, inner: Sum, outer: Sum) -> bool:
+        """Whether a branch of one sum was made by way of another."""
+        assert outer.stream is not None
+        start = outer.stream.origin
+        return start < inner.root < outer.root and any(
+            self.graph.between(start, branch.node) >> inner.root & 1 for branch in outer.branches
+        )
+
+    def _escapes(self, inner: Sum, outer: Sum) -> bool:
+        """Whether the inner sum reaches an output without passing the outer one."""
+        seen, waiting = {outer.root}, [inner.root]
+        while waiting:
+            index = waiting.pop()
+            if self.graph.output_mask >> index & 1:
+                return True
+            for use in self.flow.program.uses[index]:
+                if use not in seen:
+                    seen.add(use)
+                    waiting.append(use)
+        return False
+
+    def _on_stream_of(self, inner: Sum, outer: Sum) -> bool:
+        assert inner.stream is not None
+        assert outer.stream is not None
+        return bool(self.flow.carried[inner.stream.origin] >> outer.stream.origin & 1)
+
+    def _chained(self, sums: list[Sum]) -> bool:
+        carried = self.flow.carried
+        return any(
+            late.stream is not None and carried[late.stream.origin] >> early.root & 1
+            for early in sums
+            for late in sums
+            if late is not early
+        )
+
+    def _broadcast_by(self, inner: Sum, outer: Sum) -> bool:
+        """Whether the outer sum adds the inner one, gathered: a virtual node's own stream."""
+        for branch in outer.branches:
+            step = self.flow.program[branch.origin]
+            if step.kind is Kind.ROWS and self.flow.carried[step.sources[0]] >> inner.root & 1:
+                return True
+        return False
+
+
+__all__ = ["Nesting", "entries_of"]
