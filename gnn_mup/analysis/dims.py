@@ -7,11 +7,19 @@ meets an axis of an input or an output is fixed; the others, if a parameter has 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from ..ir.program import How, Kind, Operand, Program, Step
+from ..ir.program import How, Kind, Operand, Step
 from .flow import Flow
+
+
+
+def list_of(name: str) -> str:
+    """The list a parameter's layer stands in: ``convs.3.lin.weight`` -> ``convs.*.lin.weight``."""
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)
+
 
 Dim = tuple[int, ...]
 """An axis: the atoms whose product it is; none where its size is one."""
@@ -108,6 +116,8 @@ class Dims:
         self.made_of: dict[int, Dim] = {}
         """An atom that is a part of others, or others side by side."""
         self.part: set[int] = set()
+        self.joins: dict[int, int] = {}
+        """Atoms of axes along which values stand side by side, with the step that puts them so."""
         self.summed: list[Dim] = []
         for step in self.program:
             self.of.append(self._dims(step))
@@ -132,7 +142,8 @@ class Dims:
         for one, other in step.summed:
             a, b = (self.of[step.operands[o].node][axis] for o, axis in (one, other))
             self.atoms.unify(a, b)
-            self.summed += [a, b]
+            if self.flow.contractions >> step.index & 1:
+                self.summed += [a, b]
         product = self.flow.weighed_sum(step) if step.kind is Kind.REDUCE else None
         if product is not None:
             dims = self.of[step.only.node]
@@ -170,6 +181,7 @@ class Dims:
         parts = [self.of[o.node][step.axis] for o in step.operands]
         if size > 1:
             atom = self.atoms.new(size)
+            self.joins[atom] = step.index
             self.made_of[atom] = tuple(a for part in parts for a in part)
             out[step.axis] = (atom,)
 
@@ -219,28 +231,115 @@ class Dims:
     def settle(self, streams: Iterable[int] = ()) -> None:
         """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
         returns its stream returns a width."""
-        atoms, graph = self.atoms, self.program.graph
-        fixed: set[int] = set()
-        owned: set[int] = set()
-        known: dict[int, bool] = {}
-        for step in self.program:
-            if step.kind is Kind.LEAF:
-                node = graph[step.index]
-                own = node.param is not None
-                for axis, dim in enumerate(self.of[step.index]):
-                    (owned if own else fixed).update(atoms.expand(dim))
-                    if own and node.param in self.known and axis < len(self.known[node.param]):
-                        known.update(dict.fromkeys(atoms.expand(dim), self.known[node.param][axis]))
-        flowing = {a for s in streams for a in atoms.expand(self.of[s][-1])}
-        for index in graph.outputs:
-            if self.of[index] and self.flow.weights[index]:
-                ends = set(atoms.expand(self.of[index][-1]))
-                fixed |= {a for a in ends if a not in flowing}
-        fixed |= self._heads()
-        self.growing = {a for a in owned if a not in fixed}
+        self.growing = self._owned.copy()
+        flowing = {a for s in streams for a in self.atoms.expand(self.of[s][-1])}
+        ends = {a for a in self._returned if a not in flowing}
+        fixed = self._given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
+        self.growing -= fixed
+        self._fixed = fixed
         self._derive(fixed)
-        for atom, grows in known.items():
+        for atom, grows in self._known.items():
             (self.growing.add if grows else self.growing.discard)(atom)
+
+    def doubt(self, width: int) -> dict[int, int]:
+        """Classes whose growth nothing shows, with their sizes: inner sizes of a layer's own. One
+        that comes from a buffer or a new tensor grows if it is as large as the width; one as large
+        as an input or output, and no multiple of the width, is taken as bound to that; others grow.
+        Returns those of the last sort that are neither a multiple nor a part of the width."""
+        bound = self._returned | self._given
+        sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
+        owned, known = self._owned, self._known
+        open_: dict[int, int] = {}
+        for atom in sorted(self.growing):
+            size = self.atoms.size[atom]
+            fits = width % size == 0 or size % width == 0 if size and width else True
+            if atom in made:
+                if size != width:
+                    self.growing.discard(atom)
+            elif not fits and atom in owned and atom not in known:
+                if size in sizes:
+                    self.growing.discard(atom)
+                else:
+                    open_[atom] = size
+        self._derive(self._fixed | (owned - self.growing))
+        return open_
+
+    @cached_property
+    def _leaves(self) -> list[tuple[Step, str | None]]:
+        return [(s, self.program.node(s.index).param) for s in self.program if s.kind is Kind.LEAF]
+
+    @property
+    def _owned(self) -> set[int]:
+        """Classes of axes of parameters."""
+        return {a for s, p in self._leaves if p for d in self.of[s.index] for a in self.atoms.expand(d)}
+
+    @property
+    def _given(self) -> set[int]:
+        """Classes of axes that the example brings along."""
+        found: set[int] = set()
+        for step, param in self._leaves:
+            if param is None and self.flow.data[step.index]:
+                found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
+        return found
+
+    @property
+    def _only_made(self) -> set[int]:
+        """Classes of axes of buffers, globals and new tensors."""
+        found: set[int] = set()
+        for step in self.program:
+            made = step.kind is Kind.MADE or (
+                step.kind is Kind.LEAF and not self.flow.data[step.index]
+                and self.program.node(step.index).param is None
+            )  # fmt: skip
+            if made:
+                found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
+        found -= self._made_by_weights
+        for atom, source in self.made_of.items():
+            if all(a in found for a in self.atoms.expand(source)):
+                found |= set(self.atoms.expand((atom,)))
+        return found
+
+    @property
+    def _made_by_weights(self) -> set[int]:
+        """Classes of features that some weight has made."""
+        found: set[int] = set()
+        for step in self.program:
+            if self.flow.contractions >> step.index & 1 and self.of[step.index]:
+                found |= set(self.atoms.expand(self.features(step.index)))
+            elif step.kind is Kind.ROWS and self.flow.pure(step.sources[0]):
+                found |= set(self.atoms.expand(self.of[step.index][-1] if self.of[step.index] else ()))
+        return found
+
+    @property
+    def _returned(self) -> set[int]:
+        graph = self.program.graph
+        ends = [i for i in graph.outputs if self.of[i] and self.flow.weights[i]]
+        return {a for i in ends for a in self.atoms.expand(self.features(i))}
+
+    @property
+    def _known(self) -> dict[int, bool]:
+        found: dict[int, bool] = {}
+        for step, param in self._leaves:
+            for axis, grows in enumerate(self.known.get(param or "", ())):
+                found.update(dict.fromkeys(self.atoms.expand(self.of[step.index][axis]), grows))
+        return found
+
+    def _one_of_a_list(self, atom: int) -> bool:
+        """Whether a returned axis belongs to one of a list of equal layers: then the model is a
+        backbone that returns its features."""
+        lists: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        for step, param in self._leaves:
+            if param is not None and len(self.of[step.index]) > 1:
+                shape = self.program.shape(step.index)
+                lists.setdefault((list_of(param), shape), []).append(step.index)
+        for (name, _), members in lists.items():
+            own = [m for m in members if atom in self._axes_of(m)]
+            if own and len(members) > len(own) and "*" in name:
+                return True
+        return False
+
+    def _axes_of(self, index: int) -> set[int]:
+        return {a for dim in self.of[index] for a in self.atoms.expand(dim)}
 
     def _heads(self) -> set[int]:
         """Of a width that is split the leading factors that are never summed over alone."""
@@ -264,15 +363,28 @@ class Dims:
         for whole, pieces in parts.items():
             if all(set(atoms.expand((p,))) <= fixed for p in pieces):
                 self.growing.discard(whole)
+        sources: dict[int, list[int]] = {}
         for atom, source in self.made_of.items():
             for root in atoms.expand((atom,)):
-                if root in fixed:
-                    continue
-                grows = any(a in self.growing for a in atoms.expand(source))
-                (self.growing.add if grows else self.growing.discard)(root)
+                sources.setdefault(root, []).extend(atoms.expand(source))
+        for _ in range(4):  # joins of parts of joins
+            for root, made in sources.items():
+                if root not in fixed:
+                    grows = any(a in self.growing for a in made if a != root)
+                    (self.growing.add if grows else self.growing.discard)(root)
 
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))
+
+    def joins_in(self, dim: Dim) -> list[tuple[int, list[Dim]]]:
+        """The steps that put values side by side along this axis, with those values' axes."""
+        here = set(self.atoms.expand(dim))
+        found = []
+        for atom, index in self.joins.items():
+            if here & set(self.atoms.expand((atom,))):
+                step = self.program[index]
+                found.append((index, [self.of[s][step.axis or 0] for s in step.sources]))
+        return found
 
     def features(self, index: int) -> Dim:
         """The axis of a value's features: the channels of what a convolution reads or makes, else
@@ -304,11 +416,4 @@ class Dims:
         return self.grows(self.features(index))
 
 
-def read_dims(program: Program) -> Dims:
-    """Axes of a program, settled without streams."""
-    dims = Dims(Flow(program))
-    dims.settle()
-    return dims
-
-
-__all__ = ["Dim", "Dims", "read_dims"]
+__all__ = ["Dim", "Dims", "list_of"]

@@ -244,7 +244,8 @@ class Flow:
         """For each value whether rows were gathered for it and not yet collected."""
         found: list[bool] = []
         for step in self.program:
-            here = any(found[s] for s in step.sources if self.graph[s].floating)
+            sides = [found[s] for s in step.sources if self.graph[s].floating and self.data[s]]
+            here = all(sides) and bool(sides) if step.kind is Kind.SUM else any(sides)
             if step.kind is Kind.ROWS and not self.pure(step.sources[0]):
                 here |= any(map(self.is_relation, step.sources[1:]))
             found.append(here and step.kind is not Kind.SCATTER)

@@ -10,9 +10,15 @@ from .flow import Flow
 from .forms import Sum, Verdict
 
 
-def entries_of(found: Sum) -> list[tuple[int, int]]:
-    """Where the branches of a sum come in: each with the addition that takes it up."""
-    return [(leaf.node, leaf.add) for leaf in found.branches]
+def entries_of(flow: Flow, found: Sum) -> list[tuple[int, int]]:
+    """Where the branches of a sum come in: each with the step that takes it up."""
+    return [(leaf.node, taken_up_by(flow, leaf.add)) for leaf in found.branches]
+
+
+def taken_up_by(flow: Flow, add: int) -> int:
+    """The step that has the summands of an addition for its operands: itself, or a stack."""
+    step = flow.program[add]
+    return step.only.node if step.kind is Kind.REDUCE else add
 
 
 class Nesting:
@@ -37,10 +43,39 @@ class Nesting:
 
         self._inside_branches()
 
+    def beside_the_stream(self) -> None:
+        """``state = mlp(pool(h) + state)``, layer after layer, beside a stream that takes it up: a
+        second recurrence, which goes through weights and round every step."""
+        roots = {s.root for s in self._steps()}
+        kinds = (Verdict.NONE, Verdict.LEARNED, Verdict.INSIDE)
+        for found in self.sums if roots else ():
+            early = self.before.get(found.root)
+            if early is None or found.verdict not in kinds or found.lone:
+                continue
+            if any(self.flow.on_edges[x.node] for x in found.leaves):
+                continue
+            if self._round_steps(early.root, found.root, roots):
+                found.verdict = Verdict.REMADE
+
+    def _round_steps(self, start: int, end: int, roots: set[int]) -> bool:
+        """Whether a way through weights, and no neighbours, leads from one sum to the next without
+        passing a step."""
+        way = self.graph.between(start, end)
+        waiting, seen = [start], {start}
+        while waiting:
+            for use in self.flow.program.uses[waiting.pop()]:
+                if use == end:
+                    return True
+                inside = way >> use & 1 and use not in roots and not self.flow.mixing >> use & 1
+                if inside and use not in seen:
+                    seen.add(use)
+                    waiting.append(use)
+        return False
+
     def _inside_branches(self) -> None:
         """A sum of another sort whose every way to the outputs leads through a branch is a detail of
         that branch."""
-        entries = {pair for s in self._steps() for pair in entries_of(s)}
+        entries = {pair for s in self._steps() for pair in entries_of(self.flow, s)}
         free = {i for i in self.graph.outputs}
         for step in reversed(self.flow.program.steps):
             uses = self.flow.program.uses[step.index]
@@ -98,4 +133,4 @@ class Nesting:
         return False
 
 
-__all__ = ["Nesting", "entries_of"]
+__all__ = ["Nesting", "entries_of", "taken_up_by"]

@@ -30,8 +30,11 @@ class Streams:
         self._judge_alone()
         self._second_branches()
         self._one_gate_for_all()
-        Nesting(flow, self.sums, self.before).settle()
+        self._broadcasts()
+        nesting = Nesting(flow, self.sums, self.before)
+        nesting.settle()
         self._agree()
+        nesting.beside_the_stream()
         for found in self.steps:
             found.mixes = self._mixes(found)
         self.readouts = settle_sums_over_layers(flow, self.sums)
@@ -89,7 +92,8 @@ class Streams:
             self._judge_without_stream(found, early)
             return
         found.stream = max(stream, key=lambda leaf: leaf.origin)
-        others = [x for x in found.leaves if x not in stream and self._adds(found.stream, x)]
+        others = [x for x in found.leaves if x not in stream
+                  and (self._fixed(x, early) or self._adds(found.stream, x))]  # fmt: skip
         made = [x for x in others if self._made_from(early.root, x)]
         if found.lone:  # the sum before is another expression, perhaps of the same layer
             made = [x for x in others if self._latest_common(found.stream, x) >= 0]
@@ -194,13 +198,9 @@ class Streams:
         else:
             self._judge_once(found)
             if found.verdict in (Verdict.STEP, Verdict.MERGE, Verdict.FROM_INPUT):
-                remade = found.residual and self._leads_on(found)
                 again = found.stream is not None and self._fixed(found.stream, early)
-                found.verdict = Verdict.REMADE if remade and not again else Verdict.INSIDE
-
-    def _leads_on(self, found: Sum) -> bool:
-        """Whether later layers are made from a sum."""
-        return bool(self.graph.descendants[found.root] & self.flow.mixing)
+                remade = found.residual and not again
+                found.verdict = Verdict.REMADE if remade else Verdict.INSIDE
 
     def _nested(self, found: Sum, early: Sum) -> bool:
         """A skip round the very sum before (U-Net): what is skipped was there already, what is
@@ -311,7 +311,8 @@ class Streams:
             found.stream, found.branches = leaf, made
             start = self._latest_common(leaf, made[0])
             coefficient = self._coefficient(leaf, start)
-            if self.flow.pure(leaf.node) or self._gated(found, start, True):
+            begins = any(early is found for early in self.before.values())
+            if (self.flow.pure(leaf.node) and not begins) or self._gated(found, start, True):
                 found.verdict, found.stream, found.branches = Verdict.NONE, None, []
             elif abs(coefficient - 1.0) > 1e-6 and not self._normed(found.root):
                 found.verdict, found.coefficient = Verdict.SCALED, coefficient
@@ -397,6 +398,29 @@ class Streams:
                        for n in self.graph.members(way)):  # fmt: skip
                     found.verdict = Verdict.STEP
 
+    def _broadcasts(self) -> None:
+        """A virtual node's state is a mere embedding in the first layer, and a branch there too,
+        also where no loop says that the expression is the same."""
+        carried = self.flow.carried
+        for found in self.sums:
+            if found.verdict is not Verdict.NONE or len(found.leaves) != 2 or not found.lone:
+                continue
+            for stream, state in (found.leaves, found.leaves[::-1]):
+                source = self._gathered_from(state)
+                later = source >= 0 and any(
+                    s.stream is not None and carried[s.stream.node] >> found.root & 1
+                    and any(carried[g] >> source & 1 for b in s.branches
+                            if (g := self._gathered_from(b)) >= 0)
+                    for s in self.steps
+                )  # fmt: skip
+                if later and not self.flow.pure(stream.node):
+                    found.verdict, found.stream, found.branches = Verdict.STEP, stream, [state]
+
+    def _gathered_from(self, leaf: Leaf) -> int:
+        """What a broadcast state is the state of, -1 where it is none."""
+        step = self.program[leaf.origin]
+        return self.program.origin(step.sources[0])[0] if step.kind is Kind.ROWS else -1
+
     def _agree(self) -> None:
         """The first sum of a chain is what the next one is, at the same positions."""
         for found in reversed(self.sums):
@@ -405,7 +429,8 @@ class Streams:
             if early is None or known or early.verdict is Verdict.INSIDE:
                 continue
             kept = found.verdict in (Verdict.STEP, Verdict.SCALED, Verdict.GATE, Verdict.INITIAL,
-                                     Verdict.LEARNED, Verdict.MERGE, Verdict.OVER_LAYERS)  # fmt: skip
+                                     Verdict.LEARNED, Verdict.MERGE, Verdict.OVER_LAYERS,
+                                     Verdict.REMADE)  # fmt: skip
             if not kept or len(early.leaves) != len(found.leaves):
                 continue
             at = {id(leaf): i for i, leaf in enumerate(found.leaves)}
@@ -414,6 +439,8 @@ class Streams:
             if found.stream is not None:
                 early.stream = early.leaves[at[id(found.stream)]]
                 early.branches = [early.leaves[at[id(x)]] for x in found.branches]
+                if early.verdict is Verdict.SCALED and early.stream.coefficient != 1.0:
+                    early.coefficient = early.stream.coefficient
             if early.residual and self._reads_out(early):
                 early.verdict, early.stream, early.branches = Verdict.NONE, None, []
 

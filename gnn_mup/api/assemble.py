@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from torch import nn
 
@@ -13,47 +12,9 @@ from ..base.shapes import BaseShapes, Matched, initial_rms
 from ..errors import TransferError
 from ..rules import table as rules
 from ..rules.multipliers import Multipliers
+from ..rules.placement import Placement
 from ..rules.plan import ParamRecord, Plan, Settings
 from ..rules.table import FINITE_OUT, MATRICES, Kind, Ratio, Role, Spot
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a parameter does for a weight that is computed from it, and the RMS of that weight.
-
-    "whole": the weight is proportional to it. "gain" and "direction": weight norm, where the gain
-    names its direction and the axes over which that one's norm is taken. "fixed": frozen, and
-    no rule is known.
-    """
-
-    does: Literal["whole", "gain", "direction", "fixed"]
-    rms: float
-    of: str = ""
-    axes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Placement:
-    """What the flow of data says of one parameter.
-
-    ``fan_in_axes`` are the axes summed over where the tensor is used, ``fan_out_axes`` those
-    that become features of the result; an axis in neither (relations, bases) is no width.
-    """
-
-    kind: Kind
-    role: Role
-    fan_in: float
-    fan_in_axes: tuple[int, ...] = ()
-    fan_out_axes: tuple[int, ...] = ()
-    branches: float = 1.0
-    reason: str = ""
-    used: bool = True
-    lookup: bool = False
-    joined: float = 1.0
-    head_dim: int = 0
-    packed: bool = False
-    part: Part | None = None
-    readouts: float = 1.0
 
 
 @dataclass(frozen=True)

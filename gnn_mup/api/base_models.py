@@ -41,7 +41,7 @@ def make_base_shapes(
         base,
         delta,
         depth=max(findings.depth, 1),
-        width=findings.places.width,
+        width=findings.reading.width,
         gamma=1.0,
         branches={n: int(p.branches) for n, p in placed.items() if p.branches > 1},
         adds_per_block=adds_per_block(findings),

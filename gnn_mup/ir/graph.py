@@ -108,6 +108,7 @@ class Node:
     param: str | None = None
     site: Site | None = None
     rms: float | None = None
+    row_sum: float | None = None
     callers: tuple[tuple[CodeType, int], ...] = ()
 
     @property

@@ -391,7 +391,8 @@ def _write(seen: Seen) -> Step:
             for i, n in enumerate(shape)
         )
         operands.append(Operand(part, axes))
-    return seen.step(Kind.WRITE, operands)
+    through = seen.name == "index_put" and isinstance(seen.arg(1), Ref)
+    return seen.step(Kind.WRITE, operands, How.THROUGH_VIEW if through else How.PLAIN)
 
 
 # -- side by side ----------------------------------------------------------------------------------
@@ -491,7 +492,7 @@ def _attention(seen: Seen) -> Step:
     """Operands: values, queries, keys, perhaps a mask."""
     q, k, v = seen.tensors()[:3]
     if seen.node.output:
-        return seen.step(Kind.OPAQUE, [seen.nowhere(q), seen.nowhere(k)])
+        return seen.step(Kind.MADE, [])
     rank = len(seen.shape)
     lead = tuple(range(rank - 2))
     operands = [

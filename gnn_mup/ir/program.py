@@ -67,6 +67,7 @@ class How(Enum):
     SPREAD = "spread"
     LENGTH = "length"
     MASK = "mask"
+    THROUGH_VIEW = "through a view"
     RECURRENT = "recurrent"
     ATTENTION = "attention"
     CONVOLUTION = "convolution"

@@ -57,6 +57,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _leaf(self, tensor: Tensor, op: str, param: str | None = None) -> Node:
         node = self._add(op, tensor, (), {})
         node.param, node.weights, node.data = param, op == "param", op == "input"
+        if op != "param" and node.floating and len(node.shape) > 1:
+            node.row_sum = row_sum(tensor)
         self.leaves[id(tensor)] = node.index
         self._alive.append(tensor)
         return node
@@ -149,14 +151,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _messages(self, name: str, args: Any) -> Tensor | None:
         """What an operation sums over neighbours: rows that are scattered, or multiplied by an
         adjacency (a square matrix that no weight has made)."""
-        if name in ("mm", "bmm") and args[0].shape[-1] == args[0].shape[-2]:
-            adjacency, rows = (self.graph[self.node_of(t)] for t in args[:2])
-            return args[1] if rows.data and rows.weights and not adjacency.weights else None
+        if name in ("mm", "bmm"):
+            for relation, rows in ((args[0], args[1]), (args[1], args[0])):
+                a, b = (self.graph[self.node_of(t)] for t in (relation, rows))
+                if b.data and b.weights and not a.weights and self._given(a):
+                    return rows  # type: ignore[no-any-return]
+            return None
         if name in ("scatter_reduce", "scatter_reduce_"):
             return args[3] if args[4] == "sum" else None
         if name == "segment_reduce":
             return args[0] if args[1] == "sum" else None
         return args[-1] if name in _SUMS else None
+
+    def _given(self, node: Node) -> bool:
+        """Whether a value was made from what the example or the model brings along."""
+        made = self.graph.members(node.ancestors | node.bit)
+        return any(n.op in ("input", "const") for n in made)
 
     def _outside(self, messages: Tensor, result: Any) -> None:
         """Messages that are summed outside a PyG layer's `aggregate`."""
@@ -305,6 +315,15 @@ def rms(tensor: Tensor) -> float:
         stored = values._values() if values.layout is torch.sparse_coo else values.values()
         return math.sqrt(float(stored.float().square().sum()) / values.numel())
     return float(values.float().square().mean().sqrt().item())
+
+
+def row_sum(tensor: Tensor) -> float:
+    """Mean over rows of the sum of absolute values: what a relation multiplies features by."""
+    values = tensor.detach()
+    if values.layout is not torch.strided:
+        stored = values._values() if values.layout is torch.sparse_coo else values.values()
+        return float(stored.float().abs().sum()) / max(values.shape[0], 1)
+    return float(values.abs().float().sum(-1).mean()) if values.numel() else 0.0
 
 
 def peel(graph: Graph, index: int) -> float | None:

@@ -17,7 +17,6 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
-from .embeddings import mark_features
 from .graph import Graph
 from .meters import aggregations, call_sites
 from .recorder import TAG, Recorder
@@ -53,7 +52,6 @@ def trace(
                 graph.outputs.append(recorder.node_of(tensor))
         for tensor in tensors_in((args, kwargs or {})):
             tensor.__dict__.pop(TAG, None)
-    mark_features(graph)
     return graph
 
 
