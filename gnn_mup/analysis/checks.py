@@ -197,8 +197,11 @@ def norm_behind_decoder(reading: Reading) -> Iterator[Note]:
     lasts = sum(1 << index for index in reading.lasts)
     for step in reading.program:
         behind = reading.graph[step.index].ancestors & lasts
-        if step.kind is Kind.NORM and step.how is How.PLAIN and behind and not reading.is_wide(
-            step.index
+        if (
+            step.kind is Kind.NORM
+            and step.how is How.PLAIN
+            and behind
+            and not reading.is_wide(step.index)
         ):
             yield Note(
                 Code.NORM_BEHIND_DECODER,
@@ -216,7 +219,7 @@ def dot_products(reading: Reading) -> Iterator[Note]:
     for node in reading.graph.members(flow.dot_products):
         step = program[node.index]
         factors = program[step.only.node].sources if step.kind is Kind.REDUCE else step.sources[:2]
-        summed = _summed(reading, step.index)
+        summed = reading.summed_in(step.index)
         if not reading.dims.grows(summed) or reading.is_wide(step.index):
             continue
         if _scaled(reading, step.index, factors):
@@ -238,14 +241,6 @@ def dot_products(reading: Reading) -> Iterator[Note]:
                 f"attention logits{where} are sums of {size} products that nothing divides: they "
                 f"grow with the width, and with them the gradients. Divide them by {size}",
             )
-
-
-def _summed(reading: Reading, index: int) -> tuple[int, ...]:
-    step = reading.program[index]
-    if step.kind is Kind.REDUCE:
-        return reading.dims.of[step.only.node][step.axis or 0]
-    number, axis = step.summed[0][0]
-    return reading.dims.of[step.sources[number]][axis]
 
 
 def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
@@ -270,6 +265,24 @@ def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
                 seen.add(use)
                 waiting.append(use)
     return False
+
+
+@check
+def unknown_growth(reading: Reading) -> Iterator[Note]:
+    """Inner sizes that are neither a multiple nor a part of the width."""
+    for atom, size in reading.doubts.items():
+        names = [
+            use.param
+            for use in reading.uses.found
+            if use.how != "vector" and atom in reading.dims.axes_of(reading.leaf(use.param))
+        ]
+        if names:
+            yield Note(
+                Code.UNKNOWN_GROWTH,
+                f"{', '.join(fold_names(dict.fromkeys(names)))}: a size of {size} is no multiple "
+                f"of the width ({reading.width}), so nothing shows whether it grows; it was taken "
+                "to. Pass a second size, delta=build(another width), or a base, and it is known",
+            )
 
 
 @check

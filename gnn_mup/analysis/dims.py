@@ -1,116 +1,21 @@
-"""Which axes grow with the width: by unification, never by comparing sizes.
+"""The axes of every value: which of them are one and the same. No size is compared with another.
 
-Every axis of every parameter, input and new tensor is an atom. Where a step lines two axes up, their
-atoms become one class; a reshape splits a class into factors or puts some together. A class that
-meets an axis of an input or an output is fixed; the others, if a parameter has them, are widths.
+Every axis of every parameter, input and new tensor is an atom. Where a step lines two axes up,
+their atoms become one class; a reshape splits a class into factors or puts some together.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from functools import cached_property
-
 from ..ir.program import How, Kind, Operand, Step
+from .atoms import Atoms, Dim
 from .flow import Flow
 
 
-
-def list_of(name: str) -> str:
-    """The list a parameter's layer stands in: ``convs.3.lin.weight`` -> ``convs.*.lin.weight``."""
-    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)
-
-
-Dim = tuple[int, ...]
-"""An axis: the atoms whose product it is; none where its size is one."""
-
-
-class Atoms:
-    """Classes of axes (union-find), some of them split into factors."""
-
-    def __init__(self) -> None:
-        self.parent: list[int] = []
-        self.size: list[int] = []
-        self.parts: dict[int, Dim] = {}
-
-    def new(self, size: int) -> int:
-        self.parent.append(len(self.parent))
-        self.size.append(size)
-        return len(self.parent) - 1
-
-    def find(self, atom: int) -> int:
-        while self.parent[atom] != atom:
-            self.parent[atom] = self.parent[self.parent[atom]]
-            atom = self.parent[atom]
-        return atom
-
-    def expand(self, dim: Iterable[int]) -> Dim:
-        """The classes of an axis, split ones by their factors."""
-        out: list[int] = []
-        for atom in dim:
-            root = self.find(atom)
-            out += self.expand(self.parts[root]) if root in self.parts else [root]
-        return tuple(out)
-
-    def unify(self, one: Dim, other: Dim) -> None:
-        """Make two axes one; where they have other factors, the coarser one is split."""
-        a, b = list(self.expand(one)), list(self.expand(other))
-        while a and b:
-            x, y = a[0], b[0]
-            if x == y or self.size[x] == self.size[y]:
-                self._join(x, y)
-                a.pop(0), b.pop(0)
-            elif self.size[y] % self.size[x] == 0:
-                b[0] = self._split(y, x)
-                a.pop(0)
-            elif self.size[x] % self.size[y] == 0:
-                a[0] = self._split(x, y)
-                b.pop(0)
-            else:
-                return
-            a, b = list(self.expand(a)), list(self.expand(b))
-
-    def _join(self, a: int, b: int) -> None:
-        a, b = self.find(a), self.find(b)
-        if a == b:
-            return
-        if a in self.parts:
-            a, b = b, a
-        if a in self.parts:
-            mine = self.parts.pop(a)
-            self.parent[a] = b
-            self.unify(mine, self.parts[b])
-        else:
-            self.parent[a] = b
-
-    def _split(self, whole: int, first: int) -> int:
-        rest = self.new(self.size[whole] // self.size[first])
-        self.parts[self.find(whole)] = (first, rest)
-        return rest
-
-    def take(self, queue: list[int], size: int) -> Dim | None:
-        """The leading atoms of a queue whose product is a size, split where needed."""
-        out: list[int] = []
-        while size > 1 and queue:
-            head = queue[0]
-            if size % self.size[head] == 0:
-                out.append(queue.pop(0))
-                size //= self.size[head]
-            elif self.size[head] % size == 0:
-                first = self.new(size)
-                queue[0] = self._split(head, first)
-                out.append(first)
-                size = 1
-            else:
-                return None
-        return tuple(out) if size == 1 else None
-
-
 class Dims:
-    """The axes of every value of a program, and which of them grow."""
+    """The axes of every value of a program."""
 
-    def __init__(self, flow: Flow, known: Mapping[str, tuple[bool, ...]] | None = None) -> None:
-        self.flow, self.program, self.known = flow, flow.program, known or {}
+    def __init__(self, flow: Flow) -> None:
+        self.flow, self.program = flow, flow.program
         self.atoms = Atoms()
         self.of: list[list[Dim]] = []
         self.made_of: dict[int, Dim] = {}
@@ -119,8 +24,16 @@ class Dims:
         self.joins: dict[int, int] = {}
         """Atoms of axes along which values stand side by side, with the step that puts them so."""
         self.summed: list[Dim] = []
+        self.read: list[Dim] = []
+        """Axes of features that are summed over: by a weight, by other features, by a sum."""
+        self.counted: list[Dim] = []
+        """Axes that number tensors of a list."""
+        self.feature_axis: dict[int, int] = {}
+        self.feature_axes: dict[int, set[int]] = {}
         for step in self.program:
             self.of.append(self._dims(step))
+            self.feature_axis[step.index] = self._feature_axis(step)
+            self.feature_axes[step.index] = self._feature_axes(step)
 
     # -- the axes of one step's result ------------------------------------------------------------
 
@@ -142,13 +55,35 @@ class Dims:
         for one, other in step.summed:
             a, b = (self.of[step.operands[o].node][axis] for o, axis in (one, other))
             self.atoms.unify(a, b)
-            if self.flow.contractions >> step.index & 1:
-                self.summed += [a, b]
-        product = self.flow.weighed_sum(step) if step.kind is Kind.REDUCE else None
-        if product is not None:
-            dims = self.of[step.only.node]
-            self.summed += [dims[i] for i, a in enumerate(step.only.axes) if a is None]
-        return [self._fresh(n) if d is None else d for n, d in zip(shape, out, strict=True)]
+            weights = [self.flow.pure(s) for s in step.sources[:2]]
+            learned = self.flow.contractions >> step.index & 1 or all(weights)
+            self.summed += [a, b] if learned else []
+            features = [
+                axis in self.feature_axes[step.operands[o].node] for o, axis in (one, other)
+            ]
+            if learned or all(features):
+                self.read += [a, b]
+        if step.how is How.SOFTMAX and step.axis is not None:
+            self.counted.append(self.of[step.only.node][step.axis])  # categories, clusters, nodes
+        if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN):
+            self._reduced(step)
+        found = [self._fresh(n) if d is None else d for n, d in zip(shape, out, strict=True)]
+        if step.kind is Kind.JOIN and step.stacked and step.axis is not None:
+            self.counted.append(found[step.axis])
+        return found
+
+    def _reduced(self, step: Step) -> None:
+        """``(x * w).sum(-1)``, ``(x * y).sum(-1)``, ``x.sum(-1)``: features that are summed."""
+        dims, source = self.of[step.only.node], self.program[step.only.node]
+        gone = [i for i, axis in enumerate(step.only.axes) if axis is None]
+        if self.flow.weighed_sum(step) is not None:
+            self.summed += [dims[i] for i in gone]
+            self.read += [dims[i] for i in gone]
+        elif source.kind is Kind.PRODUCT and len(source.operands) == 2:
+            if self.flow.dot_products >> step.index & 1:
+                self.read += [dims[i] for i in gone]
+        elif self.feature_axis[step.only.node] in gone:
+            self.read.append(dims[self.feature_axis[step.only.node]])
 
     def _line_up(
         self, step: Step, operand: Operand, shape: tuple[int, ...], out: list[Dim | None]
@@ -212,6 +147,7 @@ class Dims:
             if gates:
                 self.atoms.unify(gates, hidden)
         self.summed += [self.of[into][1], hidden]
+        self.read += [self.of[into][1], hidden]
         if shape and shape[-1] == self.program.shape(state)[1]:
             out[-1] = hidden
         return out
@@ -225,156 +161,6 @@ class Dims:
         if total != last and self.atoms.take(queue, total // last) is None:
             return None
         return self.atoms.take(queue, last)
-
-    # -- growth -----------------------------------------------------------------------------------
-
-    def settle(self, streams: Iterable[int] = ()) -> None:
-        """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
-        returns its stream returns a width."""
-        self.growing = self._owned.copy()
-        flowing = {a for s in streams for a in self.atoms.expand(self.of[s][-1])}
-        ends = {a for a in self._returned if a not in flowing}
-        fixed = self._given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
-        self.growing -= fixed
-        self._fixed = fixed
-        self._derive(fixed)
-        for atom, grows in self._known.items():
-            (self.growing.add if grows else self.growing.discard)(atom)
-
-    def doubt(self, width: int) -> dict[int, int]:
-        """Classes whose growth nothing shows, with their sizes: inner sizes of a layer's own. One
-        that comes from a buffer or a new tensor grows if it is as large as the width; one as large
-        as an input or output, and no multiple of the width, is taken as bound to that; others grow.
-        Returns those of the last sort that are neither a multiple nor a part of the width."""
-        bound = self._returned | self._given
-        sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
-        owned, known = self._owned, self._known
-        open_: dict[int, int] = {}
-        for atom in sorted(self.growing):
-            size = self.atoms.size[atom]
-            fits = width % size == 0 or size % width == 0 if size and width else True
-            if atom in made:
-                if size != width:
-                    self.growing.discard(atom)
-            elif not fits and atom in owned and atom not in known:
-                if size in sizes:
-                    self.growing.discard(atom)
-                else:
-                    open_[atom] = size
-        self._derive(self._fixed | (owned - self.growing))
-        return open_
-
-    @cached_property
-    def _leaves(self) -> list[tuple[Step, str | None]]:
-        return [(s, self.program.node(s.index).param) for s in self.program if s.kind is Kind.LEAF]
-
-    @property
-    def _owned(self) -> set[int]:
-        """Classes of axes of parameters."""
-        return {a for s, p in self._leaves if p for d in self.of[s.index] for a in self.atoms.expand(d)}
-
-    @property
-    def _given(self) -> set[int]:
-        """Classes of axes that the example brings along."""
-        found: set[int] = set()
-        for step, param in self._leaves:
-            if param is None and self.flow.data[step.index]:
-                found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
-        return found
-
-    @property
-    def _only_made(self) -> set[int]:
-        """Classes of axes of buffers, globals and new tensors."""
-        found: set[int] = set()
-        for step in self.program:
-            made = step.kind is Kind.MADE or (
-                step.kind is Kind.LEAF and not self.flow.data[step.index]
-                and self.program.node(step.index).param is None
-            )  # fmt: skip
-            if made:
-                found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
-        found -= self._made_by_weights
-        for atom, source in self.made_of.items():
-            if all(a in found for a in self.atoms.expand(source)):
-                found |= set(self.atoms.expand((atom,)))
-        return found
-
-    @property
-    def _made_by_weights(self) -> set[int]:
-        """Classes of features that some weight has made."""
-        found: set[int] = set()
-        for step in self.program:
-            if self.flow.contractions >> step.index & 1 and self.of[step.index]:
-                found |= set(self.atoms.expand(self.features(step.index)))
-            elif step.kind is Kind.ROWS and self.flow.pure(step.sources[0]):
-                found |= set(self.atoms.expand(self.of[step.index][-1] if self.of[step.index] else ()))
-        return found
-
-    @property
-    def _returned(self) -> set[int]:
-        graph = self.program.graph
-        ends = [i for i in graph.outputs if self.of[i] and self.flow.weights[i]]
-        return {a for i in ends for a in self.atoms.expand(self.features(i))}
-
-    @property
-    def _known(self) -> dict[int, bool]:
-        found: dict[int, bool] = {}
-        for step, param in self._leaves:
-            for axis, grows in enumerate(self.known.get(param or "", ())):
-                found.update(dict.fromkeys(self.atoms.expand(self.of[step.index][axis]), grows))
-        return found
-
-    def _one_of_a_list(self, atom: int) -> bool:
-        """Whether a returned axis belongs to one of a list of equal layers: then the model is a
-        backbone that returns its features."""
-        lists: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        for step, param in self._leaves:
-            if param is not None and len(self.of[step.index]) > 1:
-                shape = self.program.shape(step.index)
-                lists.setdefault((list_of(param), shape), []).append(step.index)
-        for (name, _), members in lists.items():
-            own = [m for m in members if atom in self._axes_of(m)]
-            if own and len(members) > len(own) and "*" in name:
-                return True
-        return False
-
-    def _axes_of(self, index: int) -> set[int]:
-        return {a for dim in self.of[index] for a in self.atoms.expand(dim)}
-
-    def _heads(self) -> set[int]:
-        """Of a width that is split the leading factors that are never summed over alone."""
-        alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
-        found: set[int] = set()
-        for root in self.atoms.parts:
-            parts = self.atoms.expand((root,))
-            found |= {p for p in parts[:-1] if p not in alone}
-        return found
-
-    def _derive(self, fixed: set[int]) -> None:
-        """An axis of parts side by side grows if one of them does, a part if the whole does; a
-        whole whose parts are all fixed by outputs or inputs is fixed."""
-        atoms = self.atoms
-        parts: dict[int, list[int]] = {}
-        for atom, source in self.made_of.items():
-            root = atoms.find(atom)
-            if atom in self.part:
-                for whole in atoms.expand(source):
-                    parts.setdefault(whole, []).append(root)
-        for whole, pieces in parts.items():
-            if all(set(atoms.expand((p,))) <= fixed for p in pieces):
-                self.growing.discard(whole)
-        sources: dict[int, list[int]] = {}
-        for atom, source in self.made_of.items():
-            for root in atoms.expand((atom,)):
-                sources.setdefault(root, []).extend(atoms.expand(source))
-        for _ in range(4):  # joins of parts of joins
-            for root, made in sources.items():
-                if root not in fixed:
-                    grows = any(a in self.growing for a in made if a != root)
-                    (self.growing.add if grows else self.growing.discard)(root)
-
-    def grows(self, dim: Dim) -> bool:
-        return any(a in self.growing for a in self.atoms.expand(dim))
 
     def joins_in(self, dim: Dim) -> list[tuple[int, list[Dim]]]:
         """The steps that put values side by side along this axis, with those values' axes."""
@@ -394,26 +180,37 @@ class Dims:
             return ()
         return dims[self.feature_axis[index]]
 
-    @cached_property
-    def feature_axis(self) -> dict[int, int]:
-        """The feature axis of every value, by what its producer and its consumers sum over."""
-        found: dict[int, int] = {}
-        for step in self.program:
-            rank = len(self.of[step.index])
-            found[step.index] = 1 if step.how is How.CONVOLUTION and rank > 1 else rank - 1
-            if step.how is not How.CONVOLUTION and step.operands and rank:
-                first = step.only
-                before = found.get(first.node, -1)
-                if 0 <= before < len(first.axes) and first.axes[before] is not None:
-                    same = step.kind in (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM,
-                                         Kind.PICK, Kind.VIEW)  # fmt: skip
-                    if same and step.how is not How.RESHAPE:
-                        found[step.index] = int(first.axes[before] or 0)
+    def _feature_axis(self, step: Step) -> int:
+        """The axis of a value's features: the channels of a convolution, else the last one,
+        followed through what only moves axes."""
+        rank = len(self.program.shape(step.index))
+        if step.how is How.CONVOLUTION and rank > 1:
+            return 1
+        kept = (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW)
+        if step.kind in kept and step.operands and step.how is not How.RESHAPE:
+            before = self.feature_axis[step.only.node]
+            if 0 <= before < len(step.only.axes) and step.only.axes[before] is not None:
+                return int(step.only.axes[before] or 0)
+        if step.how is How.RESHAPE:
+            inner = self.atoms.expand(self.features(step.only.node))[-1:]
+            for axis in reversed(range(rank)):
+                if inner and inner[0] in self.atoms.expand(self.of[step.index][axis]):
+                    return axis
+        return rank - 1
+
+    def _feature_axes(self, step: Step) -> set[int]:
+        """All axes of a value that were features of something: of ``k.T @ v`` both."""
+        found = {self.feature_axis[step.index]}
+        if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
+            for operand in step.operands:
+                known = self.feature_axes[operand.node]
+                found |= {t for i, t in enumerate(operand.axes) if t is not None and i in known}
+            if step.how is How.RESHAPE:
+                before = self.feature_axes[step.only.node]
+                atoms = {a for i in before for a in self.atoms.expand(self.of[step.only.node][i])}
+                for axis, dim in enumerate(self.of[step.index]):
+                    found |= {axis} if atoms & set(self.atoms.expand(dim)) else set()
         return found
 
-    def is_wide(self, index: int) -> bool:
-        """Whether a value has features that grow with the width."""
-        return self.grows(self.features(index))
 
-
-__all__ = ["Dim", "Dims", "list_of"]
+__all__ = ["Dims"]

@@ -1,4 +1,4 @@
-"""What flows where: which values are features and which are weights, where the two meet, where nodes
+"""What flows where: which values are features and which weights, where the two meet, where nodes
 are mixed, and which value carries which on. Pure: a program in, masks and numbers out.
 
 Sets of values are ints used as bit masks, as in `ir.graph`.
@@ -129,9 +129,7 @@ class Flow:
         if not self.graph[step.index].floating:
             return False
         if step.kind is Kind.OPAQUE:
-            matrices = any(
-                self.pure(s) and len(self.program.shape(s)) > 1 for s in step.sources
-            )
+            matrices = any(self.pure(s) and len(self.program.shape(s)) > 1 for s in step.sources)
             return matrices and any(not self.pure(s) for s in step.sources)
         if step.kind is Kind.CONTRACT and step.how is not How.ATTENTION:
             weighs = [self.weight_like(s) for s in step.sources[:2]]

@@ -118,9 +118,10 @@ def _inner(flow: Flow, adds: dict[int, list[tuple[int, float]]]) -> dict[int, in
     inner: dict[int, int] = {}
     for index, parts in adds.items():
         for child, coefficient in parts:
-            if child in adds and coefficient == 1.0 and flow.program.uses[child] == [index]:
-                if _written_inside(flow.graph[child].site, flow.graph[index].site):
-                    inner[child] = index
+            alone = coefficient == 1.0 and flow.program.uses[child] == [index]
+            sites = flow.graph[child].site, flow.graph[index].site
+            if child in adds and alone and _written_inside(*sites):
+                inner[child] = index
     return inner
 
 

@@ -19,12 +19,14 @@ _REASONS = {
     Verdict.SCALED: "its skips are scaled by constants of their own",
     Verdict.LEARNED: "its skips go through weights of their own",
     Verdict.REMADE: "what it sums up goes through a weight before the next layer takes it up",
-    Verdict.NESTED: "its skips lie inside one another (U-Net): a level more is a network inside the "
-    "network, not one more step. Keep the depth",
+    Verdict.NESTED: "its skips lie inside one another (U-Net): a level more is a network inside "
+    "the network, not one more step. Keep the depth",
 }
 
 
-def width_only(reading: Reading, branches: Iterable[Branch], residual: str, refused: str) -> list[Note]:
+def width_only(
+    reading: Reading, branches: Iterable[Branch], residual: str, refused: str
+) -> list[Note]:
     """Why a model transfers in width only; nothing where its depth transfers too."""
     streams = reading.streams
     found: list[str] = []

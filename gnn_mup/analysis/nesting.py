@@ -21,6 +21,9 @@ def taken_up_by(flow: Flow, add: int) -> int:
     return step.only.node if step.kind is Kind.REDUCE else add
 
 
+_DETAILS = (Verdict.INITIAL, Verdict.REMADE, Verdict.SCALED, Verdict.LONG)
+
+
 class Nesting:
     """Settles which of two sums, one inside a branch of the other, is a step."""
 
@@ -73,8 +76,8 @@ class Nesting:
         return False
 
     def _inside_branches(self) -> None:
-        """A sum of another sort whose every way to the outputs leads through a branch is a detail of
-        that branch."""
+        """A sum of another sort whose every way to the outputs leads through a branch is a detail
+        of that branch."""
         entries = {pair for s in self._steps() for pair in entries_of(self.flow, s)}
         free = {i for i in self.graph.outputs}
         for step in reversed(self.flow.program.steps):
@@ -82,9 +85,14 @@ class Nesting:
             if any(use in free and (step.index, use) not in entries for use in uses):
                 free.add(step.index)
         for found in self.sums:
-            if found.verdict in (Verdict.INITIAL, Verdict.REMADE, Verdict.SCALED, Verdict.LONG):
-                if entries and found.root not in free:
-                    found.verdict = Verdict.INSIDE
+            detail = found.verdict in (
+                Verdict.INITIAL,
+                Verdict.REMADE,
+                Verdict.SCALED,
+                Verdict.LONG,
+            )
+            if detail and entries and found.root not in free:
+                found.verdict = Verdict.INSIDE
 
     def _steps(self) -> list[Sum]:
         return [s for s in self.sums if s.residual and s.stream is not None]

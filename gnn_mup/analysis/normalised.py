@@ -1,7 +1,7 @@
 """Whether a sum of messages is normalised: from its operations, never from a number.
 
-A sum is normalised where its messages were weighted by a softmax or by something divided by a count,
-or where the sum is divided by one afterwards. Pure.
+A sum is normalised where its messages were weighted by a softmax or by something divided by a
+count, or where the sum is divided by one afterwards. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def _sums_in(flow: Flow, index: int) -> list[Step]:
     waiting, seen, found = [index], {index}, []
     while waiting:
         step = flow.program[waiting.pop()]
-        if step.kind is Kind.SCATTER or (step.kind is Kind.CONTRACT and flow.mixing >> step.index & 1):
+        if step.kind is Kind.SCATTER or (
+            step.kind is Kind.CONTRACT and flow.mixing >> step.index & 1
+        ):
             found.append(step)
             continue
         if step.kind is Kind.CONTRACT:

@@ -11,7 +11,7 @@ from ..rules.placement import Placement
 from ..rules.table import Kind as Width
 from ..rules.table import Role
 from .attention import queries_of
-from .dims import list_of
+from .growth import list_of
 from .reading import Reading
 from .uses import Use
 

@@ -12,10 +12,10 @@ from itertools import pairwise
 from ..ir.graph import Graph
 from ..ir.opset import read
 from ..ir.program import Kind, Step
-from .dims import Dims
 from .extend import Weight
 from .flow import Flow
 from .forms import Verdict
+from .growth import Growth
 from .nesting import entries_of
 from .streams import Streams
 from .uses import Use, Uses
@@ -42,7 +42,7 @@ class Reading:
         self.flow = Flow(self.program)
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
-        self.dims = Dims(self.flow, grows)
+        self.dims = Growth(self.flow, grows)
         self.spans: list[Span] = []
         self._settle([s.stream.node for s in self.streams.steps if s.stream is not None])
 
@@ -171,7 +171,7 @@ class Reading:
 
     def is_joined(self, use: Use) -> bool:
         """Whether a layer reads the states of several layers side by side."""
-        leaf = self.dims.of[self._leaves[use.param]]
+        leaf = self.dims.of[self.leaf(use.param)]
         for join, _ in self.dims.joins_in(tuple(a for axis in use.in_axes for a in leaf[axis])):
             parts = self.program[join].sources
             if len(parts) > 1 and all(self.flow.learned(a, b) for a, b in pairwise(parts)):
@@ -179,7 +179,7 @@ class Reading:
         return False
 
     def _product(self, use: Use, axes: tuple[int, ...]) -> int:
-        shape = self.program.shape(self._leaves[use.param])
+        shape = self.program.shape(self.leaf(use.param))
         return math.prod(shape[a] for a in axes)
 
     def _size(self, index: int) -> int:
@@ -209,8 +209,12 @@ class Reading:
         return self._grows(use.param, use.out_axes)
 
     def _grows(self, param: str, axes: tuple[int, ...]) -> bool:
-        dims = self.dims.of[self._leaves[param]]
+        dims = self.dims.of[self.leaf(param)]
         return any(self.dims.grows(dims[a]) for a in axes if a < len(dims))
+
+    def leaf(self, param: str) -> int:
+        """The value that a parameter is."""
+        return self._leaves[param]
 
     @cached_property
     def _leaves(self) -> dict[str, int]:
@@ -219,21 +223,30 @@ class Reading:
     @cached_property
     def lasts(self) -> set[int]:
         """Contractions outside all branches behind which no width is read any more."""
-        found, later = set(), 0
-        products = self.flow.dot_products
+        found = set()
+        products = sum(1 << n.index for n in self.graph.members(self.flow.dot_products)
+                       if self.dims.grows(self.summed_in(n.index)))  # fmt: skip
         wide = sum(1 << s.index for s in self.contracts() if self.reads_width(s.index))
         for step in reversed(self.program.steps):
             here = step.index
             if not self.flow.contractions >> here & 1:
                 continue
             reach = self.graph.descendants[here]
-            ends = any(use.how == "matrix" and not self.grows_out(use) or not use.out_axes
+            ends = any((use.how == "matrix" and not self.grows_out(use)) or not use.out_axes
                        for use in self._uses_of(here))  # fmt: skip
             behind = reach & (wide | products)
             live = self.graph.live >> here & 1
             if live and ends and not behind and not self.in_branch(here):
                 found.add(here)
         return found
+
+    def summed_in(self, index: int) -> tuple[int, ...]:
+        """The axis that a product of features sums over."""
+        step = self.program[index]
+        if step.kind is Kind.REDUCE:
+            return self.dims.of[step.only.node][step.axis or 0]
+        number, axis = step.summed[0][0]
+        return self.dims.of[step.sources[number]][axis]
 
     def _uses_of(self, index: int) -> list[Use]:
         step = self.program[index]
@@ -242,9 +255,15 @@ class Reading:
 
 
 def _commonest(sizes: Counter[int]) -> int:
-    """Of the commonest sizes the largest."""
-    most = max(sizes.values())
-    return max(size for size, count in sizes.items() if count == most)
+    """The size that most others are small multiples or parts of; of these the commonest, the
+    largest."""
+
+    def fits(size: int) -> int:
+        multiples = (n for o, n in sizes.items() if o % size == 0 and o // size <= 8)
+        parts = (n for o, n in sizes.items() if o < size and size % o == 0 and size // o <= 4)
+        return sum(multiples) + sum(parts)
+
+    return max(sizes, key=lambda size: (fits(size), sizes[size], size))
 
 
 __all__ = ["Reading", "Span"]

@@ -8,21 +8,20 @@ later ones are.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
-
-from ..ir.program import How, Kind
+from ..ir.program import Kind
 from .flow import Flow
-from .forms import Leaf, Sum, Verdict, products_in, sums_of
+from .forms import Leaf, Sum, Verdict, sums_of
+from .levels import set_levels
 from .nesting import Nesting
 from .overlayers import settle_sums_over_layers
+from .terms import Terms
 
 
-class Streams:
+class Streams(Terms):
     """All sums of a program, told apart, and the depth L."""
 
     def __init__(self, flow: Flow) -> None:
-        self.flow, self.program, self.graph = flow, flow.program, flow.graph
+        super().__init__(flow)
         self.sums = sums_of(flow)
         self.before: dict[int, Sum] = {}
         self._chain()
@@ -38,7 +37,7 @@ class Streams:
         for found in self.steps:
             found.mixes = self._mixes(found)
         self.readouts = settle_sums_over_layers(flow, self.sums)
-        self.depth = self._levels()
+        self.depth = set_levels(flow, self.steps)
 
     @property
     def steps(self) -> list[Sum]:
@@ -97,6 +96,10 @@ class Streams:
         made = [x for x in others if self._made_from(early.root, x)]
         if found.lone:  # the sum before is another expression, perhaps of the same layer
             made = [x for x in others if self._latest_common(found.stream, x) >= 0]
+            if not made and len(stream) == 1:
+                del self.before[found.root]
+                found.stream = None
+                return
         found.branches = made
         found.carriers = sum(max(round(abs(x.coefficient)), 1) for x in stream)
         found.coefficient = self._coefficient(found.stream, early.root)
@@ -112,26 +115,6 @@ class Streams:
         elif others and all(self._fixed(x, early) for x in others):
             found.verdict, found.branches = Verdict.INITIAL, others
 
-    def _made_from(self, root: int, leaf: Leaf) -> bool:
-        """Made from an earlier sum through a weight, or through neighbours."""
-        if not self.graph[leaf.node].ancestors >> root & 1:
-            return False
-        way = self.graph.between(root, leaf.node)
-        return bool(way & (self.flow.contractions | self.flow.mixing))
-
-    def _adds(self, stream: Leaf, other: Leaf) -> bool:
-        """Whether a summand brings in something new beside the stream: what is made from it without
-        a weight or a neighbour (the mean that a norm takes off) does not."""
-        start = self._latest_common(stream, other)
-        way = self.graph.between(start, other.node) if start >= 0 else ~0
-        return bool(way & (self.flow.contractions | self.flow.mixing))
-
-    def _made_one_from_other(self, leaves: list[Leaf]) -> bool:
-        carried = self.flow.carried
-        return any(
-            carried[b.origin] >> a.origin & 1 for a in leaves for b in leaves if a.origin != b.origin
-        )
-
     def _fixed(self, leaf: Leaf, early: Sum) -> bool:
         """The same value as one layer before."""
         return any(leaf.origin == other.origin for other in early.leaves)
@@ -143,39 +126,6 @@ class Streams:
             and self.flow.learned(other.origin, leaf.node)
             for other in early.leaves
         )  # fmt: skip
-
-    def _gated(self, found: Sum, root: int, plain: bool) -> bool:
-        """``g * h + (1 - g) * x``, ``x + g * (h - x)``: the coefficient of the stream is learned, or
-        depends on data."""
-        pairs = [pair for leaf in found.leaves for pair in products_in(self.flow, leaf)]
-        for value, gate in pairs:
-            if not self.flow.carried[value] >> root & 1:
-                continue
-            learned = self.flow.data[gate] and not plain
-            if learned or self._complement(gate, pairs) or self._opposes(value, root):
-                return True
-        return False
-
-    def _complement(self, gate: int, pairs: list[tuple[int, int]]) -> bool:
-        """Whether another summand is multiplied by what this gate leaves over from one."""
-        flipped = [self._flipped(g) for _, g in pairs]
-        others = [g for _, g in pairs]
-        return self._flipped(gate) in others or gate in flipped
-
-    def _flipped(self, gate: int) -> int:
-        """g of ``1 - g``; -1 for anything else."""
-        step = self.program[self.program.origin(gate)[0]]
-        alone = step.kind is Kind.SUM and len(step.operands) == 1
-        turned = alone and step.constant == 1.0 and step.only.coefficient == -1.0
-        return step.only.node if turned else -1
-
-    def _opposes(self, value: int, root: int) -> bool:
-        """``h - x``: a difference in which one side carries the stream and the other does not."""
-        step = self.program[self.program.origin(value)[0]]
-        if step.kind is not Kind.SUM or step.index == root:
-            return False
-        sides = [(self.flow.carried[o.node] >> root & 1, o.coefficient) for o in step.operands]
-        return len({carries for carries, _ in sides}) > 1 and any(c and k < 0 for c, k in sides)
 
     def _judge_without_stream(self, found: Sum, early: Sum) -> None:
         head = early
@@ -199,8 +149,13 @@ class Streams:
             self._judge_once(found)
             if found.verdict in (Verdict.STEP, Verdict.MERGE, Verdict.FROM_INPUT):
                 again = found.stream is not None and self._fixed(found.stream, early)
-                remade = found.residual and not again
-                found.verdict = Verdict.REMADE if remade else Verdict.INSIDE
+                if found.residual and found.stream is not None and not again:
+                    way = self.graph.between(early.root, found.stream.node)
+                    if way & self.flow.mixing:
+                        return  # a stream that begins anew, with another part of the model
+                    found.verdict = Verdict.REMADE
+                else:
+                    found.verdict = Verdict.INSIDE
 
     def _nested(self, found: Sum, early: Sum) -> bool:
         """A skip round the very sum before (U-Net): what is skipped was there already, what is
@@ -212,74 +167,11 @@ class Streams:
             self._made_from(early.root, x) for x in found.leaves if x not in skips
         )
 
-    def _learned_skip(self, found: Sum) -> bool:
-        """Summands made through weights from one common value, one from the node itself and one
-        from its neighbours."""
-        common = ~0
-        for leaf in found.leaves:
-            common &= self.graph[leaf.node].ancestors | 1 << leaf.node
-        start = (common & ~self._roots_of_data).bit_length() - 1
-        whole = set(range(len(self.program.shape(found.root))))
-        for leaf in found.leaves:
-            step = self.program[leaf.add]
-            axes = step.operands[leaf.operand].axes if step.kind is Kind.SUM else ()
-            if axes and not set(axes) >= whole:
-                return False
-        if start < 0 or not all(self.flow.learned(start, x.node) for x in found.leaves):
-            return False
-        if any(self.flow.on_edges[x.node] for x in found.leaves):
-            return False
-        ways = [self.graph.between(start, x.node) & self.flow.mixing for x in found.leaves]
-        return any(ways) and not all(ways)
-
-    @cached_property
-    def _roots_of_data(self) -> int:
-        """Leaves that are no features of the network: what is made of them shares no state."""
-        return sum(1 << s.index for s in self.program if s.kind is Kind.LEAF
-                   and s.index not in self.flow.features_of_parameters)  # fmt: skip
-
-    # -- the constant of the stream ---------------------------------------------------------------
-
-    def _coefficient(self, leaf: Leaf, root: int) -> float:
-        """What the stream is multiplied by from one sum to the next, 1 where a norm is on the
-        way."""
-        step = self.program[leaf.add]
-        coefficient = step.operands[leaf.operand].coefficient if step.kind is Kind.SUM else 1.0
-        index = leaf.node
-        while index != root:
-            step = self.program[index]
-            if step.kind is Kind.NORM:
-                return 1.0
-            ways = [s for s in self.flow.carries(step) if self.flow.carried[s] >> root & 1]
-            if not ways:
-                return coefficient
-            taken = next(o for o in step.operands if o.node == ways[-1]) if any(
-                o.node == ways[-1] for o in step.operands) else None  # fmt: skip
-            if taken is None:  # a stack that is added up
-                coefficient *= 1.0
-            elif step.kind is Kind.PRODUCT and len(step.operands) == 1:
-                coefficient *= taken.coefficient
-            index = ways[-1]
-        return coefficient
-
-    def _normed(self, index: int) -> bool:
-        """Whether nothing but norms take up the sum: then only the summands' proportion matters."""
-        waiting, norms = [index], 0
-        while waiting:
-            for use in self.program.live_uses(waiting.pop()):
-                if use.kind is Kind.NORM:
-                    norms += 1
-                elif self.program.same(use.index) is not None:
-                    waiting.append(use.index)
-                else:
-                    return False
-        return norms > 0
-
     # -- sums without one before ------------------------------------------------------------------
 
     def _judge_alone(self) -> None:
         after = {early.root for early in self.before.values()}
-        streams = [s for s in self.sums if s.residual]
+        streams = [s for s in self.sums if s.residual and not s.lone]
         for found in self.sums:
             if found.root in self.before or (found.root in after and not found.lone):
                 continue
@@ -316,7 +208,10 @@ class Streams:
                 found.verdict, found.stream, found.branches = Verdict.NONE, None, []
             elif abs(coefficient - 1.0) > 1e-6 and not self._normed(found.root):
                 found.verdict, found.coefficient = Verdict.SCALED, coefficient
-            elif self.program[leaf.origin].kind is Kind.LEAF and self.graph[leaf.origin].op == "input":
+            elif (
+                self.program[leaf.origin].kind is Kind.LEAF
+                and self.graph[leaf.origin].op == "input"
+            ):
                 found.verdict = Verdict.FROM_INPUT
             elif found.repeats == 1:
                 found.verdict = Verdict.STEP
@@ -331,50 +226,6 @@ class Streams:
         elif self._learned_skip(found):
             found.verdict = Verdict.LEARNED
 
-    def _gated_alone(self, found: Sum) -> bool:
-        """``g * h + (1 - g) * x`` that happens once."""
-        pairs = [pair for leaf in found.leaves for pair in products_in(self.flow, leaf)]
-        return any(
-            self.flow.learned(value, new) and self._complement(gate, [(new, other)])
-            for value, gate in pairs
-            for new, other in pairs
-        )
-
-    def _latest_common(self, leaf: Leaf, other: Leaf) -> int:
-        """The latest value that one summand carries on and the other was made from, or -1."""
-        made = self.graph[other.node].ancestors
-        return (self.flow.carried[leaf.origin] & made & ~self._roots_of_data).bit_length() - 1
-
-    def _branch_of(self, leaf: Leaf, other: Leaf) -> bool:
-        start = self._latest_common(leaf, other)
-        if start < 0 or self.flow.carried[other.node] >> start & 1:
-            return False
-        higher = self.flow.degree[other.node] > self.flow.degree[leaf.node]
-        whole = self._is_whole(leaf) and not self.flow.on_edges[leaf.node]
-        return whole and self.flow.learned(start, other.node) and higher
-
-    def _is_whole(self, leaf: Leaf) -> bool:
-        """What is broadcast in a sum is no stream."""
-        step = self.program[leaf.add]
-        if step.kind is not Kind.SUM:
-            return True
-        axes = step.operands[leaf.operand].axes
-        ones = [i for i, n in enumerate(self.program.shape(leaf.add)) if n == 1]
-        return {*axes, *ones} >= set(range(len(self.program.shape(leaf.add))))
-
-    def _same_carriers(self, found: Sum) -> list[Leaf]:
-        """Summands that all carry one and the same earlier value on."""
-        carried = self.flow.carried
-        for i, leaf in enumerate(found.leaves):
-            same = [
-                x for x in found.leaves[i:]
-                if carried[leaf.origin] & carried[x.origin] & ~self._roots_of_data
-                and x.coefficient * leaf.coefficient > 0
-            ]  # fmt: skip
-            if len(same) > 1:
-                return same
-        return []
-
     # -- what all sums of a stream agree on -------------------------------------------------------
 
     def _one_gate_for_all(self) -> None:
@@ -387,8 +238,8 @@ class Streams:
                     found.verdict, found.stream, found.branches = Verdict.NONE, None, []
 
     def _second_branches(self) -> None:
-        """``(x + h) + 0.1 * x0``: what is added to a stream once per layer is a branch, also where it
-        is always the same. Without a stream (GCNII) it is none."""
+        """``(x + h) + 0.1 * x0``: what is added to a stream once per layer is a branch, also where
+        it is always the same. Without a stream (GCNII) it is none."""
         roots = sum(1 << s.root for s in self.steps)
         for found in self.sums:
             if found.verdict is Verdict.INITIAL and found.stream is not None:
@@ -415,11 +266,6 @@ class Streams:
                 )  # fmt: skip
                 if later and not self.flow.pure(stream.node):
                     found.verdict, found.stream, found.branches = Verdict.STEP, stream, [state]
-
-    def _gathered_from(self, leaf: Leaf) -> int:
-        """What a broadcast state is the state of, -1 where it is none."""
-        step = self.program[leaf.origin]
-        return self.program.origin(step.sources[0])[0] if step.kind is Kind.ROWS else -1
 
     def _agree(self) -> None:
         """The first sum of a chain is what the next one is, at the same positions."""
@@ -473,49 +319,6 @@ class Streams:
             if way & self.flow.mixing:
                 return True
         return False
-
-    # -- depth ------------------------------------------------------------------------------------
-
-    def _levels(self) -> int:
-        """L: message-passing steps on the longest path of the stream."""
-        counted = [s for s in self.steps if s.mixes] or self.steps
-        own = self._counting(counted)
-        by_root = {s.root: s for s in self.steps}
-        levels = [0] * len(self.program)
-        for step in self.program:
-            here = by_root.get(step.index)
-            if here is None:
-                levels[step.index] = max((levels[p] for p in step.sources), default=0)
-                continue
-            assert here.stream is not None
-            below = levels[here.stream.origin]
-            before = by_root.get(here.stream.origin)
-            if before is not None and not self._made_after(here, before):
-                below -= before.root in own
-                here.level = max(before.level, below + (here.root in own))
-            else:
-                here.level = below + (here.root in own)
-            levels[step.index] = here.level
-        return max((s.level for s in counted), default=0)
-
-    def _counting(self, counted: list[Sum]) -> set[int]:
-        """Roots of the sums that make a level: those counted, and all of a stream that has none of
-        them (edge features beside the nodes'), which counts its own."""
-        streams: list[list[Sum]] = []
-        for here in sorted(self.steps, key=lambda s: s.root):
-            assert here.stream is not None
-            before = self.flow.carried[here.stream.origin]
-            same = next((s for s in streams if any(before >> x.root & 1 for x in s)), None)
-            if same is None:
-                streams.append([here])
-            else:
-                same.append(here)
-        roots = {s.root for s in counted}
-        alone = [s for s in streams if not any(x.root in roots for x in s)]
-        return roots | {x.root for s in alone for x in s}
-
-    def _made_after(self, late: Sum, early: Sum) -> bool:
-        return any(self.graph[b.node].ancestors >> early.root & 1 for b in late.branches)
 
 
 __all__ = ["Streams"]

@@ -52,6 +52,9 @@ class Uses:
                 self.constants[step.index] = self._constant(step)
             elif any(s in self.axes for s in step.sources):
                 self.found += self._meet(step)
+        for index in sorted(flow.features_of_parameters):
+            name, rank = self.program.node(index).param, len(self.program.shape(index))
+            self.found.append(Use(str(name), index, "lookup", (), tuple(range(1, rank))))
         for index in self.program.graph.outputs:
             if index in self.axes:
                 self.found += self._vectors(self.program[index], index)

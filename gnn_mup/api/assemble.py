@@ -45,7 +45,10 @@ def assemble(
     before = scales_of(model, placements)
     multipliers = settings.multipliers
     check_multipliers(placements, multipliers)
-    wheres = {n: _where(placements[n], frame, matched.get(n), multipliers) for n in before}
+    wheres = {
+        n: _where(placements[n], frame, matched.get(n), multipliers, rms)
+        for n, rms in before.items()
+    }
     factors = dict.fromkeys(before, 1.0)
     for name, where in wheres.items() if frame.rescale else ():
         part, size = placements[name].part, before[name]
@@ -126,10 +129,36 @@ def scales_of(model: nn.Module, placements: Mapping[str, Placement]) -> dict[str
     return {name: rms or 0.0 for name, rms in initial_rms(model, unused).items()}
 
 
+def own_constant(placement: Placement, rms: float) -> float:
+    """The constant beside a tensor in the forward pass, where it normalises the layer: with it the
+    drawn tensor has the rule's scale (weights of order one, ``1/sqrt(fan_in)`` in `forward`),
+    without it not. Any other constant is the user's own, and stays."""
+    c, size = placement.constant, rms * math.sqrt(placement.fan_in)
+    if c == 1.0 or not size or placement.kind not in MATRICES:
+        return 1.0
+    return c if abs(math.log(c * size)) < abs(math.log(size)) else 1.0
+
+
+def _constant_factor(
+    placement: Placement, frame: Frame, match: Matched | None, rms: float
+) -> float:
+    """A tensor that stands beside a constant c stands for c W: its scale and rate are over c."""
+    c = own_constant(placement, rms)
+    if match is None or c == 1.0:
+        return 1.0 / c
+    assert frame.base is not None
+    usual = c * math.sqrt(_ratio(match, placement.fan_in_axes))
+    return frame.base.constants.get(match.base_name, usual) / c
+
+
 def _where(
-    placement: Placement, frame: Frame, match: Matched | None, multipliers: Multipliers
+    placement: Placement,
+    frame: Frame,
+    match: Matched | None,
+    multipliers: Multipliers,
+    rms: float,
 ) -> Spot | Ratio:
-    factor = _folded(placement, multipliers)
+    factor = _folded(placement, multipliers) * _constant_factor(placement, frame, match, rms)
     correction = 1.0 if placement.lookup else frame.correction
     if match is None:
         return Spot(

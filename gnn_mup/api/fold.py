@@ -168,8 +168,10 @@ class Folder:
         mixes = step.kind is Kind.CONTRACT and not self.flow.weights[sources[0]]
         if mixes:
             return sources[1:2]
-        if step.kind in _HOMOGENEOUS or positive or (
-            step.kind is Kind.REDUCE and step.how in _REDUCED
+        if (
+            step.kind in _HOMOGENEOUS
+            or positive
+            or (step.kind is Kind.REDUCE and step.how in _REDUCED)
         ):
             known = [s for s in dict.fromkeys(sources) if self.graph[s].floating]
             known = known[:1] if step.kind is Kind.ROWS else known

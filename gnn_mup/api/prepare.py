@@ -230,8 +230,7 @@ def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[Not
         Note(
             Code.BASE_DIFFERS,
             f"base and delta show {shown} where the trace suggests {traced}; the base was "
-            "followed: "
-            + ", ".join(fold_names(names)),
+            "followed: " + ", ".join(fold_names(names)),
         )
         for (shown, traced), names in found.items()
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -80,9 +81,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args=args,
             kwargs=kwargs,
         )
-        parents = tuple(refs((*args, *kwargs.values())))
-        node.parents = parents
-        for parent in parents:
+        node.parents = tuple(refs((*args, *kwargs.values())))
+        return self._linked(node)
+
+    def _linked(self, node: Node) -> Node:
+        """A node with what follows from its parents, at the end of the graph."""
+        for parent in node.parents:
             other = self.graph.nodes[parent]
             node.ancestors |= other.ancestors | other.bit
             node.data |= other.data
@@ -101,10 +105,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         index, version = tag
         if version != tensor._version and tensor._base is not None:
             whole = tensor._base.__dict__.get(TAG)
-            if whole is not None:  # written to through another view: look at it anew
-                index = self._add("alias", tensor, (Ref(whole[0]),), {}).index
+            if whole is not None:  # perhaps written to through another view: look at it anew
+                index = self._anew(int(index), int(whole[0]))
                 self._tag(tensor, index)
         return int(index)
+
+    def _anew(self, index: int, whole: int) -> int:
+        """The same view of a tensor as it is now."""
+        node = self.graph[index]
+        if index == whole or node.ancestors >> whole & 1:
+            return index
+        if node.shape == self.graph[whole].shape or not isinstance(
+            next(iter(node.args), None), Ref
+        ):
+            return self._made("alias", node, (Ref(whole),)).index
+        source = self._anew(node.args[0].node, whole)
+        return self._made(node.op, node, (Ref(source), *node.args[1:])).index
+
+    def _made(self, op: str, like: Node, args: tuple[Any, ...]) -> Node:
+        """Another node of the shape and kind of one that is there."""
+        node = replace(like, index=len(self.graph.nodes), op=op, args=args, ancestors=0)
+        node.parents = tuple(refs(args))
+        return self._linked(node)
 
     def _tag(self, tensor: Tensor, index: int) -> None:
         tensor.__dict__[TAG] = (index, tensor._version)
@@ -121,7 +143,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.paused:
+        if self.paused or torch._C._current_graph_task_id() != -1:  # a gradient is being taken
             return func(*args, **kwargs)
         name = ops.base_name(str(func))
         if name in ops.SHAPE_ONLY:
@@ -240,7 +262,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.site, node.rms = site, operand
         base = tensor._base
         if base is not None:
-            if base.numel() == tensor.numel():
+            alone = not any(self.graph[r].floating for r in refs(args[1:]))
+            if base.numel() == tensor.numel() and alone and name != "alias":
+                whole = self._add(name, base, (Ref(self.node_of(base)), *args[1:]), kwargs)
+            elif base.numel() == tensor.numel():
                 whole = self._add("alias", base, (Ref(node.index),), {})
             else:
                 parts = (Ref(self.node_of(base)), Ref(node.index))

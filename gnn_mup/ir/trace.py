@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -33,24 +33,39 @@ def trace(
 
     >>> graph = trace(model, (x, edge_index))                               # doctest: +SKIP
     """
+    try:
+        return _recorded(model, args, kwargs or {}, calls, torch.no_grad())
+    except TraceError as error:
+        if "does not require grad" not in str(error):
+            raise
+    return _recorded(model, args, kwargs or {}, calls, torch.enable_grad())  # forces
+
+
+def _recorded(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    calls: bool,
+    gradients: AbstractContextManager[Any],
+) -> Graph:
     recorder = Recorder(model, calls)
-    for tensor in tensors_in((args, kwargs or {})):
+    for tensor in tensors_in((args, kwargs)):
         recorder.input(tensor)
     with ExitStack() as stack:
         stack.enter_context(untouched(model))
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(gradients)
         stack.enter_context(_no_fast_path())
         stack.enter_context(_no_cast_weights())
         stack.enter_context(aggregations(model, recorder))
         if calls:
             stack.enter_context(call_sites(model, recorder))
-        with explained(model, (args, kwargs or {})), recorder:
-            result = model(*args, **(kwargs or {}))
+        with explained(model, (args, kwargs)), recorder:
+            result = model(*args, **kwargs)
         graph = recorder.graph
         for tensor in tensors_in(result):
             if tensor.is_floating_point():
                 graph.outputs.append(recorder.node_of(tensor))
-        for tensor in tensors_in((args, kwargs or {})):
+        for tensor in tensors_in((args, kwargs)):
             tensor.__dict__.pop(TAG, None)
     return graph
 

@@ -129,8 +129,10 @@ def _action(program: Program, edit: Edit, site: Site) -> str:
     element = edit.operand
     below = program[step.sources[0]]
     # The first addition is ``0 + x``: before it another layer's sum may have run here.
-    while below.kind is Kind.SUM and len(below.operands) > 1 and (
-        program.node(below.index).site is site
+    while (
+        below.kind is Kind.SUM
+        and len(below.operands) > 1
+        and (program.node(below.index).site is site)
     ):
         element += 1
         below = program[below.sources[0]]

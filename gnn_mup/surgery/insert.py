@@ -105,7 +105,7 @@ def _within_layer(name: str, layers: set[str]) -> bool:
 def _behind(reading: Reading, call: Call) -> tuple[int, Site]:
     """Follow norms, activations and dropout behind a layer, as far as they are called from the
     same function."""
-    graph, here = reading.graph, call.end
+    here = call.end
     site = call.site(call.lasti)
     while True:
         step = _next_call(reading, call, here) or _next_operation(reading, call, here)

@@ -19,6 +19,7 @@ from ..rules.table import query_factor
 from .classes import GAMMA
 from .drafts import Drafts, Factor
 
+
 def draft_queries(
     drafts: Drafts,
     placements: Mapping[str, Placement],
