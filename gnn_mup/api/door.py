@@ -37,7 +37,7 @@ def make_optimizer(
     groups: TransferGroups, which: str | type[Optimizer], options: Mapping[str, Any]
 ) -> Optimizer:
     """`TransferGroups.optimizer`: check class and options, make the optimizer, watch it."""
-    from .watch import watch
+    from .watch import watch_made
 
     make = _maker(which)
     settings = groups.plan.settings
@@ -48,8 +48,7 @@ def make_optimizer(
     if "lr" in _parameters(make):
         given["lr"] = settings.lr  # what a group added later starts from, and what is logged
     pair = make is make_pair  # which makes copies itself, of groups that it may have changed
-    optimizer: Optimizer = watch(make(groups if pair else copies(groups), **given))
-    return optimizer
+    return watch_made(make(groups if pair else copies(groups), **given))
 
 
 def _maker(which: Any) -> Callable[..., Optimizer]:

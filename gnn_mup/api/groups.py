@@ -82,7 +82,7 @@ class TransferGroups(list[dict[str, Any]]):
         if not members:
             known = sorted({group[PART] for group in self if PART in group})
             raise TransferError(
-                f"no group is {optimizer!r}'s: these groups were made for "
+                f"no group is for {optimizer!r}: these groups were made for "
                 f"{' and '.join(known) or self.plan.settings.optimizer.name}. For two optimizers "
                 "type: groups = transfer_groups(model, optimizer='muon')"
             )

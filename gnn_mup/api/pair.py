@@ -64,7 +64,8 @@ class MuonAdamW(Optimizer):
                 f"Muon and AdamW have no option {min(unknown)!r}. Known: {', '.join(known)}"
             )
         self._options = options
-        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay})
+        momentum = options.get("momentum", OPTIONS["muon"]["momentum"])  # OneCycleLR looks for it
+        super().__init__(groups, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         self._make_parts()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -37,14 +37,26 @@ def watch(optimizer: Any) -> Any:
     change during training (`OneCycleLR(max_lr=0.1)`, `CosineAnnealingLR(eta_min=...)`, learning
     rate finders) or when parameters are added or replaced. It costs a few microseconds per step.
     """
-    inner = _unwrapped(optimizer)
+    _start(_unwrapped(optimizer))
+    return optimizer
+
+
+def watch_made(optimizer: Optimizer) -> Optimizer:
+    """`watch` for the door, which has looked at the class and its options already."""
+    _start(optimizer, checked=True)
+    return optimizer
+
+
+def _start(inner: Optimizer, checked: bool = False) -> None:
     if inner in _WATCHED:
-        return optimizer
+        return
     _refuse_bare(inner)
     origin = origin_of(inner)
     if origin is not None:
         settings = origin.plan.settings
-        check_family(type(inner), settings, inner.defaults, _part(inner))
+        part = _part(inner)
+        if not checked:
+            check_family(type(inner), settings, inner.defaults, part)
         for option, value in typed_options(inner).items():
             check_option(option, value, settings)
         if (model := origin.model()) is not None:
@@ -52,7 +64,6 @@ def watch(optimizer: Any) -> Any:
     _WATCHED[inner] = watcher = Watch(inner, origin)
     watcher.look(inner)
     inner.register_step_pre_hook(watcher)
-    return optimizer
 
 
 def _unwrapped(optimizer: Any) -> Optimizer:
