@@ -19,6 +19,7 @@ from ..errors import TransferError
 from . import table as rules
 from . import updates
 from .multipliers import Multipliers
+from .notes import Note
 from .optimizers import OPTIMIZERS, resolve_optimizer
 from .table import Family, Kind, Optimizer, Ratio, Role, Spot
 from .updates import BETWEEN_WIDTHS, Matrix
@@ -179,8 +180,8 @@ class Plan:
     settings: Settings = field(default_factory=Settings)
     branches: tuple[Branch, ...] = ()
     messages: tuple[Message, ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()
     relative: bool = False
     base_depth: int | None = None
     reference: tuple[int, int] | None = None
