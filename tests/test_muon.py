@@ -188,6 +188,11 @@ def test_muon_has_the_matrices_between_widths_and_adamw_the_rest() -> None:
     assert not muon & adamw
     assert "relational.root" in muon
     assert {"encoder.weight", "decoder.weight", "relational.weight", "ups.0.bias"} <= adamw
+    said = [note.text for note in groups.plan.notes if note.code == "optimizer"]
+    assert said == ["relational.weight is no single matrix, and a spectral optimizer takes only "
+                    "those: AdamW's"]  # fmt: skip
+    assert "muon with adamw" in str(groups.plan)
+    assert transfer_groups(model, optimizer="adamw").plan.notes == ()
     like_adam = plan_transfer(BothWays(relations=True), CALL, lr=ETA, optimizer="adamw")
     for name in adamw:
         assert groups.plan.params[name].lr == like_adam.params[name].lr

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from stack_model import CALL, Net, loss_of, pair
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from gnn_mup import TransferError, TransferWarning, apply_transfer, family_of, transfer_groups
@@ -281,4 +281,8 @@ def test_schedule_free_trains() -> None:
         loss_of(model).backward()
         optimizer.step()
     assert float(loss_of(model).detach()) < 0.8 * before
-    assert isinstance(model, nn.Module)
+    assert [n.text for n in groups.plan.notes] == [
+        "ScheduleFree was tried out: its step does not depend on the gradient's size, so Adam's "
+        "rules hold; its weight decay is decoupled"
+    ]
+    assert "ScheduleFree (adam)" in str(groups.plan)

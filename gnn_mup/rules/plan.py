@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from ..errors import TransferError
 from . import table as rules
 from . import updates
 from .multipliers import Multipliers
-from .notes import Note
+from .notes import Code, Note
 from .optimizers import OPTIMIZERS, resolve_optimizer
 from .table import Family, Kind, Optimizer, Ratio, Role, Spot
 from .updates import BETWEEN_WIDTHS, Matrix
@@ -209,7 +209,9 @@ class Plan:
             name: record.under(settings, _exempt(record, settings))
             for name, record in self.params.items()
         }
-        return replace(self, settings=settings, params=params)
+        notes = [note for note in self.notes if note.code is not Code.OPTIMIZER]
+        notes += _about(settings.optimizer, self.params.values())
+        return replace(self, settings=settings, params=params, notes=tuple(notes))
 
     def with_folds(self, kept: tuple[Fold, ...], factors: Mapping[str, float]) -> Plan:
         """The plan after some factors were baked into weights, which removal has to undo too."""
@@ -286,6 +288,19 @@ def _check_matrices(optimizer: Optimizer, records: Iterable[ParamRecord]) -> Non
             "(encoders, decoders, look-ups, vectors and weights with three axes are AdamW's). "
             'Type: optimizer="adamw"'
         )
+
+
+def _about(optimizer: Optimizer, records: Iterable[ParamRecord]) -> Iterator[Note]:
+    """How a class from elsewhere was taken, and which weights between widths are no matrices."""
+    from .display import fold_names
+
+    if optimizer.said:
+        yield Note(Code.OPTIMIZER, optimizer.said)
+    if optimizer.family is Family.SPECTRAL:
+        left = [r for r in records if r.kind in BETWEEN_WIDTHS and r.fan_in_axes and not r.matrix]
+        for name in fold_names(r.name for r in left):
+            text = f"{name} is no single matrix, and a spectral optimizer takes only those: AdamW's"
+            yield Note(Code.OPTIMIZER, text)
 
 
 def _exempt(record: ParamRecord, settings: Settings) -> bool:
