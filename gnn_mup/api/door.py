@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 
 from ..arguments import shown
 from ..errors import TransferError, TransferWarning
-from ..rules.plan import OPTIMIZERS, Settings, resolve_optimizer
+from ..rules.optimizers import name_of, resolve_optimizer
+from ..rules.plan import Settings
 from ..rules.table import ADAMW, Family
 from ..rules.table import Optimizer as Behaviour
 from .groups import PART, TransferGroups, copies
@@ -136,14 +137,6 @@ def _behaviour(which: Any, options: Mapping[str, Any]) -> Behaviour:
         raise Unknown(str(error.__cause__ or error)) from error
 
 
-def name_of(behaviour: Behaviour) -> str:
-    """The name under which `apply_transfer` takes such an optimizer."""
-    if behaviour.name in OPTIMIZERS:
-        return behaviour.name
-    alike = (n for n, known in OPTIMIZERS.items() if known[:2] == behaviour[:2])
-    return next(alike, behaviour.family.value)
-
-
 def check_option(option: str, value: Any, settings: Settings) -> None:
     """Refuse an option that the groups would override with another number."""
     if option not in FROM_GROUPS:
@@ -193,6 +186,5 @@ __all__ = [
     "check_family",
     "check_option",
     "make_optimizer",
-    "name_of",
     "typed_options",
 ]

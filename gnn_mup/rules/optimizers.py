@@ -107,6 +107,14 @@ def resolve_optimizer(optimizer: Any) -> Optimizer:
         raise _refusal(cls.__name__, str(error)) from error
 
 
+def name_of(optimizer: Optimizer) -> str:
+    """The name under which `apply_transfer` takes such an optimizer, or the one most like it."""
+    if optimizer.name.lower() in OPTIMIZERS:
+        return optimizer.name.lower()
+    alike = (name for name, known in OPTIMIZERS.items() if known[:2] == optimizer[:2])
+    return next(alike, "adam")
+
+
 def _with_options(known: Optimizer, options: dict[str, Any]) -> Optimizer:
     """The same with what its options change: the kind of decay, the adjustment of rates."""
     if "decoupled_weight_decay" in options:
@@ -135,4 +143,4 @@ def _refusal(name: str, why: str) -> TransferError:
     )
 
 
-__all__ = ["ADAFACTOR", "LION", "MUON", "OPTIMIZERS", "family_of", "resolve_optimizer"]
+__all__ = ["ADAFACTOR", "LION", "MUON", "OPTIMIZERS", "family_of", "name_of", "resolve_optimizer"]
