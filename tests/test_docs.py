@@ -68,7 +68,9 @@ READ = [ROOT / "README.md", DOCS / "answers.md", DOCS / "stack.md", DOCS / "api.
 CASES = [(page, line, code) for page in READ for line, code in blocks(page, "python")]
 
 
-@pytest.mark.parametrize(("page", "line", "code"), CASES, ids=[f"{p.stem}-{n}" for p, n, _ in CASES])
+@pytest.mark.parametrize(
+    ("page", "line", "code"), CASES, ids=[f"{p.stem}-{n}" for p, n, _ in CASES]
+)
 @pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore:.*pin_memory")
 def test_a_code_block_runs(
     page: Path, line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

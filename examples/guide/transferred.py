@@ -22,9 +22,7 @@ def main(width=64, depth=4, lr=1e-3):
     torch.manual_seed(0)
     train, valid = loaders()
     model = Net(width, depth)
-    groups = apply_transfer(
-        model, train, base=(64, 4), lr=lr, optimizer="adamw", weight_decay=0.01
-    )
+    groups = apply_transfer(model, train, base=(64, 4), lr=lr, optimizer="adamw", weight_decay=0.01)
     optimizer = groups.optimizer(torch.optim.AdamW)
     schedule = OneCycleLR(optimizer, max_lr=groups.scaled(lr), total_steps=STEPS)
     for batch in steps(train):
