@@ -63,9 +63,11 @@ def worded(verdict: Verdict) -> str:
 
 def note_of(entry: Entry, plan: Plan) -> str:
     """Why depth is left out, what the plan warns of, how the model is written and checked."""
-    lines = [n for n in plan.notes if n.startswith("transfers in width only")]
-    lines += [w.partition(": ")[0] if "side by side" not in w else "raw data beside features"
-              for w in plan.warnings]  # fmt: skip
+    short = {"width-only": str, "mixed-inputs": lambda _: "raw data beside features"}
+    lines = [
+        short.get(w.code, lambda w: str(w).partition(": ")[0])(w)
+        for w in sorted(plan.warnings, key=lambda w: w.code != "width-only")
+    ]
     lines += [entry.style] * bool(entry.style)
     if entry.because:
         smallest = f"widths from {entry.narrowest}, " if entry.narrowest != 32 else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 import weakref
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..arguments import shown
-from ..errors import TransferError, TransferWarning
+from ..errors import TransferError, TransferWarning, user_level
 from .door import check_family, check_option, typed_options
 from .groups import Origin, check_current, origin_of
 
@@ -121,7 +120,7 @@ class Watch:
     def say(self, code: str, text: str) -> None:
         if code not in self.said:
             self.said.add(code)
-            warnings.warn(text, TransferWarning, stacklevel=_level())
+            warnings.warn(text, TransferWarning, stacklevel=user_level())
 
 
 def broken_ratios(optimizer: Optimizer, scales: list[float]) -> str:
@@ -161,17 +160,6 @@ def _remedy(optimizer: Optimizer, rates: list[float]) -> str:
         ", eps=0; for CosineAnnealingLR(eta_min=...): LambdaLR(optimizer, lambda t: 0.01 + 0.99 * "
         "(1 + math.cos(math.pi * t / T)) / 2), which ends at 0.01 of each group's own rate"
     )
-
-
-def _level() -> int:
-    """How many frames up the user's own code stands, for the line that a warning points at."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if name.partition(".")[0] not in ("gnn_mup", "torch"):
-            break
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 __all__ = ["Watch", "broken_ratios", "watch"]

@@ -6,6 +6,7 @@ Those that train stand in `studies`.
 from __future__ import annotations
 
 import argparse
+import warnings
 from pathlib import Path
 
 from . import studies
@@ -70,13 +71,15 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
     more("--role", dest="roles", action="append", type=pair, metavar="PATTERN=ROLE")
 
     def run(args: argparse.Namespace) -> Outcome:
-        from gnn_mup import plan_transfer
+        from gnn_mup import TransferWarning, plan_transfer
 
         given = passed_on(args, "factory", "example")
         for key in given.keys() & {"lr_mult", "roles", "multipliers"}:
             given[key] = dict(given[key])
         model = build_model(args.factory)
-        plan = plan_transfer(model, build_example(args.example), **given)
+        with warnings.catch_warnings():  # the plan says them itself
+            warnings.simplefilter("ignore", TransferWarning)
+            plan = plan_transfer(model, build_example(args.example), **given)
         return Outcome(str(plan), plan.to_dict())
 
     return run

@@ -18,6 +18,7 @@ from ..arguments import as_patterns, check_number, writing
 from ..errors import TransferError
 from . import table as rules
 from .multipliers import Multipliers
+from .notes import Note
 from .optimizers import OPTIMIZERS, resolve_optimizer
 from .table import Family, Kind, Optimizer, Ratio, Role, Spot
 
@@ -154,8 +155,8 @@ class Plan:
     settings: Settings = field(default_factory=Settings)
     branches: tuple[Branch, ...] = ()
     messages: tuple[Message, ...] = ()
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()
     relative: bool = False
     base_depth: int | None = None
     reference: tuple[int, int] | None = None

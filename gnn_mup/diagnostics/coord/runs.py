@@ -43,7 +43,6 @@ from ..losses import check_loss, data_loss, default_loss
 from ..tensors import edges_of
 from .record import Place, Recorder
 from .report import Record, collected
-from .words import WIDTH_ONLY
 
 Loss = Callable[[Any, Any], Tensor]
 Step = Callable[[nn.Module, torch.optim.Optimizer, Any], object]
@@ -172,8 +171,7 @@ class Task:
                     self.notes.append(f"roles and residual sums are not known: {error}")
                     found = None
             else:
-                limits = [n for n in found.notes if n.startswith(WIDTH_ONLY)]
-                self.notes += [f"plan: {w}" for w in (*found.warnings, *limits)]
+                self.notes += [f"plan: {w}" for w in found.warnings]
             self.plans[size[1]] = found
         return self.plans[size[1]]
 
