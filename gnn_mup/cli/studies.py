@@ -48,8 +48,10 @@ def coord_check(parser: argparse.ArgumentParser) -> Run:
     more("--optimizer", **OPTIMIZER)
     more("--steps", type=int, metavar="N", help="optimizer steps (default: 3)")
     more("--seeds", type=int, metavar="N", help="runs of each size (default: 3)")
-    more("--weight-decay", type=float, metavar="W")
-    more("--transfer", choices=("yes", "no", "mup"), help="no: the standard parameterization")
+    more("--weight-decay", type=float, metavar="W", help="the weight decay (default: 0)")
+    more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
+    more("--transfer", choices=("yes", "no", "mup"),
+         help="no: the model as it is; mup: mup's rules for width (default: yes)")  # fmt: skip
     more("--grid", choices=("cross", "full"), help="full: every width with every depth")
 
     def run(args: argparse.Namespace) -> Outcome:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from .optimizers import OPTIMIZERS
 from .plan import Branch, Message, ParamRecord, Plan
-from .table import Role
+from .table import Family, Role
 
 COLUMNS = 100
 """The text is no wider than this."""
@@ -60,8 +60,9 @@ def headline(plan: Plan) -> str:
 
 def _optimizer(plan: Plan) -> str:
     made_for = plan.settings.optimizer
-    names = [name for name, known in OPTIMIZERS.items() if known == made_for]
-    return names[0] if names else str(made_for.family.value)
+    if made_for.family is Family.SPECTRAL:
+        return f"{made_for.name} with adamw"
+    return made_for.name if made_for.name in OPTIMIZERS else f"{made_for.name} ({made_for.family})"
 
 
 def _rules(plan: Plan) -> str:
