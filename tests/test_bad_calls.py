@@ -291,7 +291,7 @@ MEASURES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "measure_gamma, rows": (GRAPH, {"operator": lambda x, e: x[:3]},
         r"return P x, of shape \[12, 5"),
     "measure_gamma, result": (GRAPH, {"operator": lambda x, e: None}, "it returned NoneType"),
-    "measure_gamma, weights": (GRAPH, {"edge_weight": "w"}, "has to name one number an edge"),
+    "measure_gamma, weights": (GRAPH, {"edge_weight": "w"}, "has to name one number per edge"),
     "measure_gamma, count": (GRAPH, {"max_graphs": 1.5},
         "max_graphs is 1.5; it has to be at least"),
     "measure_gamma, seed": (GRAPH, {"max_graphs": 1, "seed": "x"}, "seed must be a whole number"),

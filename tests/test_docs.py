@@ -166,6 +166,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in _anchors(target), f"{page.name} links to {link}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    named = r"\b((?:gnn_mup|docs|examples|tests|benchmarks)/[\w/.-]+\.(?:py|md|csv|json|ipynb))\b"
+    for path in re.findall(named, page.read_text()):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
 def test_every_page_can_be_reached_from_the_readme() -> None:
     seen, todo = set(), [ROOT / "README.md"]
     while todo:
