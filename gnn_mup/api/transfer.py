@@ -43,15 +43,16 @@ def apply_transfer(
 ) -> TransferGroups:
     """Make the hyperparameters of a model transfer over width and depth; returns its groups.
 
-    >>> groups = apply_transfer(model, (x, edge_index), lr=0.1)              # doctest: +SKIP
+    >>> groups = apply_transfer(model, (x, edge_index), lr=1e-3)             # doctest: +SKIP
     >>> optimizer = torch.optim.Adam(groups)                                # doctest: +SKIP
     >>> print(groups.plan)                                                  # doctest: +SKIP
 
-    The model is changed in place: residual branches are scaled by 1/L, un-normalised message
-    passing by 1/gamma, initial weights to the scale of the rules. Its class for `isinstance`,
-    `state_dict` keys, parameter objects and `forward` signature stay. `docs/api.md` has the table
-    of arguments. ``base=(64, 4)`` is a reference size: there the model trains exactly as without
-    us, with one ``lr`` in familiar units, and the rules scale away from it. A base file that
+    The model is changed in place: residual branches are scaled by L0/L, initial weights and
+    learning rates to what the rules say. Its class for `isinstance`, `state_dict` keys, parameter
+    objects and `forward` signature stay. `docs/api.md` has the table of arguments. ``base`` is a
+    reference size (D0, L0), (64, 4) where none is given: there the model trains exactly as without
+    us, with one ``lr`` in familiar units, and the rules scale away from it. ``base="paper"``: the
+    absolute rules, branches times 1/L, messages by 1/gamma, lr the paper's eta0. A base file that
     `tune` wrote brings lr, weight_decay, correction and multipliers along (what is typed here goes
     before them) and its gamma (which a base always decides).
     """
