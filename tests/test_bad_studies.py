@@ -95,7 +95,7 @@ STUDIES: dict[str, tuple[Study, str]] = {
     "coord_check, shape": (lambda: checked(batches=((X, EDGES), X[:3])),
         r"pass a target of its shape"),
     "coord_check, classes": (
-        lambda: checked(batches=((X, EDGES), torch.full((12,), 9))), "one output a class"),
+        lambda: checked(batches=((X, EDGES), torch.full((12,), 9))), "one output per class"),
     "coord_check, empty": (lambda: checked(batches=((X[:0], NONE), TARGET[:0])), "Pass a batch"),
     "coord_check, NaN": (lambda: checked(batches=((X * NAN, EDGES), TARGET)), "Clean it"),
     "assert_transfers, no build": (
@@ -272,7 +272,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep, fit": ("sweep ./user.py:Net ./user.py:text --sizes 4 --lrs 1", "as a number|function"),
     "gamma, name": ("gamma Nowhere", "there are Cora"),
     "gamma, operator": ("gamma digits --operator max", "there are sum, mean"),
-    "gamma, root": ("gamma Cora --root /nowhere", "which is no folder. Set it"),
+    "gamma, root": ("gamma Cora --root /nowhere", "which is not a folder. Set it"),
     "correction, pairs": ("correction digits --pairs few", "neither all nor a whole number"),
     "correction, split": ("correction digits --split half", "has no split 'half'"),
 }  # fmt: skip
