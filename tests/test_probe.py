@@ -272,7 +272,7 @@ def test_the_door_tries_out_what_it_does_not_know() -> None:
 def test_schedule_free_trains() -> None:
     torch.manual_seed(0)
     model = Net()
-    groups = apply_transfer(model, CALL, lr=0.1, optimizer=ScheduleFree)
+    groups = apply_transfer(model, CALL, base="paper", lr=0.1, optimizer=ScheduleFree)
     optimizer: Any = groups.optimizer(ScheduleFree)
     optimizer.train()
     before = float(loss_of(model).detach())
