@@ -390,7 +390,7 @@ def test_groups_may_be_added_for_either() -> None:
 
 
 def test_studies_take_muon_by_name() -> None:
-    """With the groups of a transfer; without one all matrices are Muon's, as torch's page has it."""
+    """With the groups of a transfer; without one all matrices are Muon's, as torch has it."""
     from gnn_mup.diagnostics.inputs import make_optimizer
 
     model, groups = made()
