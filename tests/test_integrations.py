@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch_geometric.loader import DataLoader
 
-from gnn_mup import TransferError, TransferWarning, apply_transfer, group_rates
+from gnn_mup import MuonAdamW, TransferError, TransferWarning, apply_transfer, group_rates
 
 TRAINERS = Path(__file__).parents[1] / "examples" / "trainers"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -91,6 +91,29 @@ def test_right_use_is_silent_and_rates_are_logged(common: Any, tmp_path: Path) -
     assert isinstance(fit.optimizers[0], torch.optim.AdamW)
     header = next(tmp_path.rglob("metrics.csv")).read_text().splitlines()[0].split(",")
     assert set(group_rates(fit.optimizers[0])) <= set(header)
+
+
+@pytest.mark.parametrize("base", ["paper", (32, 4)])
+def test_muon_trains_and_its_checkpoints_go_on(common: Any, tmp_path: Path, base: Any) -> None:
+    """The pair is one optimizer to Lightning: closures, clipping, schedules, checkpoints."""
+    importable("lightning")
+    found = {}
+    for name, stops in (("straight", [4]), ("resumed", [2, 4])):
+        path = None
+        for end in stops:
+            module = lightning_module(common, optimizer="muon", base=base, lr=0.01)
+            fit = trainer(callbacks=[], enable_checkpointing=True, default_root_dir=tmp_path / name,
+                          gradient_clip_val=1.0)  # fmt: skip
+            fit.fit_loop.max_epochs = end
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                fit.fit(module, loader(common), ckpt_path=path)
+            assert said(seen) == []
+            path = fit.checkpoint_callback.best_model_path
+        assert isinstance(fit.optimizers[0], MuonAdamW)
+        found[name] = module.model.state_dict()
+    for key, value in found["straight"].items():
+        assert torch.equal(found["resumed"][key], value)
 
 
 def test_tensorboard_gets_the_rates(common: Any, tmp_path: Path) -> None:

@@ -387,3 +387,16 @@ def test_groups_may_be_added_for_either() -> None:
         optimizer.add_param_group(dict(group))
     twin, other = made()
     assert train(model, optimizer) == train(twin, other.optimizer("muon"))
+
+
+def test_studies_take_muon_by_name() -> None:
+    """With the groups of a transfer; without one all matrices are Muon's, as torch has it."""
+    from gnn_mup.diagnostics.inputs import make_optimizer
+
+    model, groups = made()
+    ours: Any = make_optimizer("muon", groups)
+    assert [len(g["params"]) for g in ours.of("muon")] == [6]
+    plain: Any = make_optimizer("muon", [{"params": list(model.parameters()), "lr": 0.01}])
+    assert {p.ndim for g in plain.of("muon") for p in g["params"]} == {2}
+    assert {p.ndim for g in plain.of("adamw") for p in g["params"]} == {1}
+    assert train(model, plain)[-1] > 0
