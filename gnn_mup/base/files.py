@@ -22,7 +22,7 @@ Path = str | os.PathLike[str]
 _VERSION = "gnn_mup/1"
 _HEADER = """\
 # Base shapes of gnn_mup. Use: apply_transfer(model, example, base="this file")
-# One line a tensor: its sizes in the base, which of them grow with the model, and the RMS of
+# One line per tensor: its sizes in the base, which of them grow with the model, and the RMS of
 # its initial values (null: not known). The rest describes the base's forward pass.
 """
 _MUP_HEADER = """\
@@ -146,7 +146,7 @@ def load_base_shapes(path: Path) -> BaseShapes:
     except (OSError, ValueError) as error:
         raise BaseShapeError(f"{where}: cannot be read ({error})") from error
     if len(raw) > _LIMIT:
-        raise BaseShapeError(f"{where}: larger than 64 MB, so no base-shape file")
+        raise BaseShapeError(f"{where}: larger than 64 MB, so not a base-shape file")
     return _interpret(text, Reader(where, REMAKE))
 
 

@@ -29,6 +29,7 @@ class Code(StrEnum):
     NORM_BEHIND_DECODER = "norm-behind-decoder"
     NORM_ON_STREAM = "norm-on-stream"
     NOT_INSERTED = "not-inserted"
+    OPTIMIZER = "optimizer"
     PACKED_QUERIES = "packed-queries"
     ROW_NORM = "row-norm"
     SUM_POOLING = "sum-pooling"
