@@ -72,7 +72,7 @@ class Sum:
             return f"scaled skip (coefficient {self.coefficient:.3g})"
         if self.verdict is Verdict.MERGE:
             return f"{self.carriers} summands carry the stream"
-        return self.verdict.value
+        return str(self.verdict.value)
 
     repeats: int = 1
     """How often the expression ran in this one sum: a loop that nobody reads from in between."""

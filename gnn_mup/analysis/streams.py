@@ -148,8 +148,8 @@ class Streams(Terms):
         else:
             self._judge_once(found)
             if found.verdict in (Verdict.STEP, Verdict.MERGE, Verdict.FROM_INPUT):
-                again = found.stream is not None and self._fixed(found.stream, early)
-                if found.residual and found.stream is not None and not again:
+                fixed = found.stream is not None and self._fixed(found.stream, early)
+                if found.residual and found.stream is not None and not fixed:
                     way = self.graph.between(early.root, found.stream.node)
                     if way & self.flow.mixing:
                         return  # a stream that begins anew, with another part of the model

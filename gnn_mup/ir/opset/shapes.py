@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..graph import Ref
-from ..program import How, Kind, Operand, Step
+from ..program import Axes, How, Kind, Operand, Step
 from .seen import Seen, op
 
 # -- where values begin ----------------------------------------------------------------------------
@@ -149,6 +149,7 @@ def _join(seen: Seen) -> Step:
     parts = [p for p in parts if math.prod(seen.graph[p].shape) or len(parts) == 1] or parts
     axis = seen.axis(seen.arg(1, "dim", 0))
     stacked = seen.name == "stack"
+    axes: list[Axes]
     if stacked:
         axes = [tuple(i + (i >= axis) for i in range(seen.rank(p))) for p in parts]
     else:
