@@ -1412,7 +1412,7 @@ class MatrixOnTheStream(PreNorm):
 
     expected = Expect(
         {k: v.replace("residual", "hidden") for k, v in PreNorm.expected.params.items()}
-        | {"lins.*.weight": f"hidden width-to-width {D}"},
+        | {"lins.*.weight": f"hidden width-to-width {D}", "norms.0.*": "encoder vector"},
         depth=1,
         scaled=0,
         left=("skip into a weight",),

@@ -6,16 +6,19 @@ their atoms become one class; a reshape splits a class into factors or puts some
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..ir.program import How, Kind, Operand, Step
 from .atoms import Atoms, Dim
+from .extend import Weight
 from .flow import Flow
 
 
 class Dims:
     """The axes of every value of a program."""
 
-    def __init__(self, flow: Flow) -> None:
-        self.flow, self.program = flow, flow.program
+    def __init__(self, flow: Flow, described: Mapping[str, Weight] | None = None) -> None:
+        self.flow, self.program, self.described = flow, flow.program, described or {}
         self.atoms = Atoms()
         self.of: list[list[Dim]] = []
         self.made_of: dict[int, Dim] = {}
@@ -44,6 +47,8 @@ class Dims:
         shape = self.program.shape(step.index)
         if step.how is How.RECURRENT:
             return self._recurrent(step, shape)
+        if step.kind is Kind.OPAQUE:
+            return self._opaque(step, shape)
         if step.how is How.RESHAPE:
             found = self._reshaped(step.only.node, shape)
             return found or [self._fresh(n) for n in shape]
@@ -150,6 +155,22 @@ class Dims:
         self.read += [self.of[into][1], hidden]
         if shape and shape[-1] == self.program.shape(state)[1]:
             out[-1] = hidden
+        return out
+
+    def _opaque(self, step: Step, shape: tuple[int, ...]) -> list[Dim]:
+        """A kernel of somebody's own: matrices as their layer describes them, else (out, in)."""
+        out = [self._fresh(n) for n in shape]
+        features = [s for s in step.sources if not self.flow.pure(s) and self.of[s]]
+        for source in step.sources if features else ():
+            told = self.described.get(self.program.node(source).param or "", Weight((1,), (0,)))
+            dims = self.of[source]
+            if not self.flow.pure(source) or len(dims) < 2 or not told.fan_in:
+                continue
+            self.atoms.unify(self.features(features[0]), dims[told.fan_in[0]])
+            self.summed += [dims[a] for a in told.fan_in]
+            self.read += [dims[a] for a in told.fan_in]
+            if out and told.fan_out:
+                self.atoms.unify(out[-1], dims[told.fan_out[-1]])
         return out
 
     def _reshaped_axis(self, dim: Dim, last: int) -> Dim | None:

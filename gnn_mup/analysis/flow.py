@@ -86,6 +86,9 @@ class Flow:
         else:
             taken = step.operands[:1] if step.kind is Kind.CONTRACT else step.operands
             sources = [o.node for o in taken if o.axes[:1] == (0,) and len(o.axes) > 1]
+            if step.how is How.RESHAPE:  # the features cut into heads, or put together again
+                shapes = [self.program.shape(i)[:1] for i in (step.index, step.only.node)]
+                sources = [step.only.node] if shapes[0] == shapes[1] else []
         return frozenset().union(*(rows.get(s, frozenset()) for s in sources))
 
     def _square(self, step: Step) -> bool:

@@ -126,7 +126,7 @@ def _inner(flow: Flow, adds: dict[int, list[tuple[int, float]]]) -> dict[int, in
 
 
 def _written_inside(child: Site | None, whole: Site | None) -> bool:
-    if child is None or whole is None or child.frames[1:] != whole.frames[1:]:
+    if child is None or whole is None or child.expression[1:] != whole.expression[1:]:
         return False
     a, b = child.position, whole.position
     if child.code is not whole.code or a is None or b is None:

@@ -10,6 +10,7 @@ from functools import cached_property
 from ..ir.program import Kind, Step
 from .atoms import Dim
 from .dims import Dims
+from .extend import Weight
 from .flow import Flow
 
 
@@ -21,8 +22,13 @@ def list_of(name: str) -> str:
 class Growth(Dims):
     """The axes of a program, and which of them grow."""
 
-    def __init__(self, flow: Flow, known: Mapping[str, tuple[bool, ...]] | None = None) -> None:
-        super().__init__(flow)
+    def __init__(
+        self,
+        flow: Flow,
+        described: Mapping[str, Weight] | None = None,
+        known: Mapping[str, tuple[bool, ...]] | None = None,
+    ) -> None:
+        super().__init__(flow, described)
         self.known = known or {}
         self.growing: set[int] = set()
         self._fixed: set[int] = set()

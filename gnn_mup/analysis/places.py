@@ -76,7 +76,9 @@ class Places:
         """Which use of a parameter places it: one outside all branches, one that contracts it, one
         that shows its features (a learned query is also added), one on features."""
         on_data = use.data is not None and not self.reading.grows_in(use)
-        return self.reading.in_branch(use.node), use.how == "vector", not use.out_axes, on_data
+        narrow = use.how == "vector" and not self.reading.grows_out(use)
+        inside = self.reading.in_branch(use.node)
+        return inside, use.how == "vector", not use.out_axes, narrow, on_data
 
     # -- width types ------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Reading:
         self.flow = Flow(self.program)
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
-        self.dims = Growth(self.flow, grows)
+        self.dims = Growth(self.flow, described, grows)
         self.spans: list[Span] = []
         self._settle([s.stream.node for s in self.streams.steps if s.stream is not None])
 

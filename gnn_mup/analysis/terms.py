@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from ..ir.program import Kind
+from ..ir.program import How, Kind
 from .flow import Flow
-from .forms import Leaf, Sum, products_in
+from .forms import Leaf, Sum, addends, products_in
 
 
 class Terms:
@@ -101,7 +101,8 @@ class Terms:
         """What the stream is multiplied by from one sum to the next, 1 where a norm is on the
         way."""
         step = self.program[leaf.add]
-        coefficient = step.operands[leaf.operand].coefficient if step.kind is Kind.SUM else 1.0
+        mean = 1.0 / len(addends(self.flow, step)) if step.how is How.MEAN else 1.0
+        coefficient = step.operands[leaf.operand].coefficient if step.kind is Kind.SUM else mean
         index = leaf.node
         while index != root:
             step = self.program[index]

@@ -117,7 +117,7 @@ class Folder:
         matrices = {u.param for u in self.uses.at.get(step.index, ()) if u.how == "matrix"}
         biases = [self.graph[o.node] for o in step.operands[2:]]
         if len(matrices) != 1 or step.kind is Kind.OPAQUE or any(b.param is None for b in biases):
-            raise _No("a step on the way is not one matrix and its bias")
+            raise _No(f"{self.program.name(step.index)} is not one matrix and its bias")
         return {self._matrix_at(step, min(matrices)), *(str(b.param) for b in biases)}
 
     def _matrix_at(self, step: Step, name: str) -> str:
@@ -178,7 +178,7 @@ class Folder:
             return [s for s in known if self.flow.data[s] or self.flow.weights[s]]
         if not self.flow.weights[step.index]:
             raise _No("it acts on the data themselves")
-        raise _No("a step on the way does not commute with it")
+        raise _No(f"{self.program.name(step.index)} does not commute with it")
 
     def _factor_of(self, step: Step, sources: list[int]) -> list[int]:
         """Of a product only one operand is scaled: the first that leads to weights of its own."""

@@ -71,10 +71,12 @@ class Site:
         return Frame(self.code, self.lasti).position
 
     @cached_property
-    def expression(self) -> tuple[tuple[CodeType, int], ...]:
+    def expression(self) -> tuple[tuple[CodeType, Position | int], ...]:
         """What an edit changes: the same in all layers of a loop and in all modules of a class; a
-        function that is called in two places is two expressions."""
-        return tuple((f.code, f.lasti) for f in self.frames) or ((self.code, self.lasti),)
+        function that is called in two places is two expressions. By positions: Python moves to
+        another instruction of the same call once it has specialised it."""
+        frames = self.frames or (Frame(self.code, self.lasti),)
+        return tuple((f.code, f.position or f.lasti) for f in frames)
 
     @property
     def file(self) -> str:

@@ -143,6 +143,10 @@ class Program:
     def shape(self, index: int) -> tuple[int, ...]:
         return self.graph[index].shape
 
+    def name(self, index: int) -> str:
+        """What an operation is called, for messages."""
+        return self.graph[index].op.removesuffix("_")
+
     @cached_property
     def uses(self) -> list[list[int]]:
         """For each value the steps that take it as an operand."""

@@ -113,11 +113,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _anew(self, index: int, whole: int) -> int:
         """The same view of a tensor as it is now."""
         node = self.graph[index]
-        if index == whole or node.ancestors >> whole & 1:
+        if index == whole or node.ancestors >> whole & 1 or index in self.graph[whole].parents:
             return index
-        if node.shape == self.graph[whole].shape or not isinstance(
-            next(iter(node.args), None), Ref
-        ):
+        view = node.op in ops.ALIAS | ops.PICK and isinstance(node.args[0], Ref)
+        if node.shape == self.graph[whole].shape or not view:
             return self._made("alias", node, (Ref(whole),)).index
         source = self._anew(node.args[0].node, whole)
         return self._made(node.op, node, (Ref(source), *node.args[1:])).index

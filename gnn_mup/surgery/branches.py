@@ -67,7 +67,7 @@ def _completed(program: Program, edits: list[Edit]) -> list[Edit]:
     for edit in edits:
         site = graph[edit.add].site
         if site is not None and edit.operand is not None and _sum_call(site) is None:
-            known.setdefault(site.frames, []).append(edit)
+            known.setdefault(_where(site), []).append(edit)
     out = list(edits)
     done = {edit.add for edit in edits}
     for step in program:
@@ -76,11 +76,16 @@ def _completed(program: Program, edits: list[Edit]) -> list[Edit]:
             continue
         if step.index in done:
             continue
-        for edit in known.get(node.site.frames, ())[:1]:
+        for edit in known.get(_where(node.site), ())[:1]:
             if len(step.operands) == 2 or (len(step.operands) == 1 and edit.operand == 1):
                 summand = step.sources[(edit.operand or 0) % len(step.operands)]
                 out.append(replace(edit, add=step.index, summand=summand))
     return out
+
+
+def _where(site: Site) -> tuple[object, ...]:
+    """The expression in the module that runs it: what one edit changes."""
+    return (*site.expression, *(f.owner for f in site.frames))
 
 
 def _check_whole(program: Program, edit: Edit, site: Site) -> None:

@@ -69,7 +69,8 @@ def _check_way_round(
         line = f" (line {there.line})" if there is not None else ""
         raise SurgeryError(
             f"{where}something leads round {call.module} already, and meets its output{line} "
-            "in a way that was not understood as a sum with the identity"
+            "in a way that was not understood as a sum with the identity. If it is one, write "
+            "x + branch"
         )
 
 
@@ -136,7 +137,8 @@ def _next_operation(reading: Reading, call: Call, here: int) -> tuple[int, int] 
     if len(children) != 1:
         return None
     after = children[0]
-    plain = reading.program[after.index].kind in (Kind.POINTWISE, Kind.NORM)
+    step = reading.program[after.index]
+    plain = step.kind is Kind.NORM or (step.kind is Kind.POINTWISE and len(step.operands) == 1)
     if not plain or after.shape != graph[here].shape:
         return None
     for code, lasti in after.callers:
