@@ -43,12 +43,12 @@ def apply_transfer(
 ) -> TransferGroups:
     """Make the hyperparameters of a model transfer over width and depth; returns its groups.
 
-    >>> groups = apply_transfer(model, batch, base=(64, 4), lr=1e-3)         # doctest: +SKIP
+    >>> groups = apply_transfer(model, batch, lr=1e-3)                      # doctest: +SKIP
     >>> optimizer = groups.optimizer(torch.optim.Adam)                      # doctest: +SKIP
     >>> print(groups.plan)                                                  # doctest: +SKIP
 
-    The model is changed in place: residual branches are divided by the depth, sums over neighbours
-    by gamma, initial weights scaled. Its class for `isinstance`, its `state_dict` keys, parameter
+    The model is changed in place: residual branches are scaled with the depth, initial weights and
+    learning rates with the width. Its class for `isinstance`, its `state_dict` keys, parameter
     objects and `forward` signature stay. `docs/api.md` says more about each argument.
 
     Args:
@@ -56,9 +56,9 @@ def apply_transfer(
             data object or a loader. None: a small graph is made, where the model accepts one.
         lr, weight_decay, eps: the numbers at the reference or base size.
         optimizer: the optimizer that the groups are for: a name or a class.
-        base: ``(width, depth)``, a reference size, at which the model trains as without us;
-            ``"paper"`` for the paper's absolute rules; a base-shape file or object; or a smaller
-            model, with ``delta``. A file that `tune` wrote brings its numbers along; what is typed
+        base: ``(width, depth)``, a reference size, at which the model trains as without us, (64, 4)
+            where none is given; ``"paper"`` for the paper's absolute rules, with 1/L and gamma; a
+            base-shape file or object; or a smaller model, with ``delta``. A file that `tune` wrote brings its numbers along; what is typed
             here goes before them.
         delta: a second small model of another width, to see which sizes grow.
         residual: ``"auto"``: scale residual branches, insert them where there are none, with a
