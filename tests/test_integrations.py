@@ -221,6 +221,18 @@ def test_the_config_and_the_optimizer_are_registered(common: Any) -> None:
     assert [g["lr"] for g in optimizer.param_groups] == groups.scaled(0.1)
 
 
+def test_a_yaml_file_gives_a_reference_size_and_multipliers(common: Any, tmp_path: Path) -> None:
+    ours = graphgym()
+    cfg = importable("torch_geometric.graphgym.config").cfg
+    file = tmp_path / "run.yaml"
+    file.write_text("transfer: {base: [8, 2], gamma: 2.0, multipliers: {branch: 2.0}}")
+    cfg.merge_from_file(str(file))
+    model = importable("torch_geometric.graphgym.model_builder").create_model(dim_in=6, dim_out=1)
+    plan = ours.apply(model, loader(common)).plan
+    assert plan.reference == (8, 2)
+    assert plan.settings.multipliers.branch == 2.0
+
+
 def test_a_model_without_transfer_is_named(common: Any) -> None:
     graphgym()
     create = importable("torch_geometric.graphgym.model_builder").create_model

@@ -64,7 +64,9 @@ class BothWays(nn.Module):
 def made(model: nn.Module | None = None, **arguments: Any) -> tuple[nn.Module, TransferGroups]:
     torch.manual_seed(0)
     model = Net() if model is None else model
-    return model, apply_transfer(model, CALL, **{"lr": ETA, "optimizer": "muon", **arguments})
+    return model, apply_transfer(
+        model, CALL, **{"base": "paper", "lr": ETA, "optimizer": "muon", **arguments}
+    )
 
 
 def train(model: nn.Module, *optimizers: Any, steps: int = 6) -> list[float]:
