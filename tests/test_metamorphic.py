@@ -1,4 +1,4 @@
-"""What must not change the plan: the depth, the draw, the mode, and sizes that happen to be equal."""
+"""What must not change the plan: the depth, the draw, the mode, sizes that happen to be equal."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Dims:
                 self.read += [a, b]
         if step.how is How.SOFTMAX and step.axis is not None:
             self.counted.append(self.of[step.only.node][step.axis])  # categories, clusters, nodes
-        if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN):
+        if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN, How.LENGTH):
             self._reduced(step)
         found = [self._fresh(n) if d is None else d for n, d in zip(shape, out, strict=True)]
         if step.kind is Kind.JOIN and step.stacked and step.axis is not None:

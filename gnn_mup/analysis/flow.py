@@ -6,7 +6,7 @@ Sets of values are ints used as bit masks, as in `ir.graph`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from ..ir.program import How, Kind, Operand, Program, Step
@@ -26,6 +26,8 @@ class Flow:
         if rows:
             self._spread(rows)
         self.features_of_parameters = rows
+        self.feature_axes: Mapping[int, set[int]] = {}
+        """The axes of features of every value, as `dims` finds them."""
 
     # -- features and weights --------------------------------------------------------------------
 
@@ -194,10 +196,19 @@ class Flow:
         if step.kind is Kind.CONTRACT:
             if step.how in (How.SPARSE, How.ATTENTION):
                 return True
+            if self._sums_features(step):
+                return False  # logits, a matrix that a layer has made
             return not any(self.weight_like(s) for s in step.sources[:2]) and any(
                 self.data[s] for s in step.sources[:2]
             )
         return step.kind is Kind.SCATTER and self.data[step.index] and self.is_message(step)
+
+    def _sums_features(self, step: Step) -> bool:
+        """Whether a product sums over an axis that is one of features on both sides."""
+        slots = [slot for pair in step.summed for slot in pair]
+        return bool(self.feature_axes) and all(
+            axis in self.feature_axes[step.operands[number].node] for number, axis in slots
+        )
 
     def is_message(self, step: Step) -> bool:
         """A scatter of rows that were gathered with the other end of the same edges. Pooling

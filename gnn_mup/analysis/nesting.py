@@ -57,6 +57,8 @@ class Nesting:
                 continue
             if any(self.flow.on_edges[x.node] for x in found.leaves):
                 continue
+            if any(self.flow.carried[x.node] >> early.root & 1 for x in found.leaves):
+                continue
             if self._round_steps(early.root, found.root, roots):
                 found.verdict = Verdict.REMADE
 

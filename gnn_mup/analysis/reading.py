@@ -40,9 +40,10 @@ class Reading:
     ) -> None:
         self.graph, self.program = graph, read(graph)
         self.flow = Flow(self.program)
+        self.dims = Growth(self.flow, described, grows)
+        self.flow.feature_axes = self.dims.feature_axes
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
-        self.dims = Growth(self.flow, described, grows)
         self.spans: list[Span] = []
         self._settle([s.stream.node for s in self.streams.steps if s.stream is not None])
 

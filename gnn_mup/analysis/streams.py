@@ -110,7 +110,7 @@ class Streams(Terms):
             found.verdict = Verdict.SCALED
         elif made:
             found.verdict, found.branches = Verdict.STEP, others
-        elif others and all(self._previous_branch(x, early) for x in others):
+        elif others and all(self._of_next_layer(x, early) for x in others):
             found.verdict = Verdict.OVER_LAYERS
         elif others and all(self._fixed(x, early) for x in others):
             found.verdict, found.branches = Verdict.INITIAL, others
@@ -119,8 +119,12 @@ class Streams(Terms):
         """The same value as one layer before."""
         return any(leaf.origin == other.origin for other in early.leaves)
 
-    def _previous_branch(self, leaf: Leaf, early: Sum) -> bool:
-        """Made from what was added one layer before, not from the sum."""
+    def _of_next_layer(self, leaf: Leaf, early: Sum) -> bool:
+        """Read from a later state than what was added one layer before, or made from it; not from
+        the sum."""
+        below = max(self.flow.height[x.node] for x in early.leaves)
+        if self.flow.height[leaf.node] > below and not self.flow.on_edges[leaf.node]:
+            return True
         return any(
             self.graph[leaf.node].ancestors >> other.origin & 1 and other.origin != leaf.origin
             and self.flow.learned(other.origin, leaf.node)

@@ -49,6 +49,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: list[Tensor] = []
         self._sites: dict[tuple[Any, ...], Site] = {}
         self._writes: dict[Any, tuple[int, ...]] = {}
+        self._written_with: dict[int, int] = {}  # a whole tensor and the view it was written by
         self.paused = False
         for name, parameter in model.named_parameters():
             self._leaf(parameter, "param", name)
@@ -113,7 +114,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _anew(self, index: int, whole: int) -> int:
         """The same view of a tensor as it is now."""
         node = self.graph[index]
-        if index == whole or node.ancestors >> whole & 1 or index in self.graph[whole].parents:
+        known = node.ancestors >> whole & 1 or index in self.graph[whole].parents
+        if index == whole or known or self._written_with.get(whole) == index:
             return index
         view = node.op in ops.ALIAS | ops.PICK and isinstance(node.args[0], Ref)
         if node.shape == self.graph[whole].shape or not view:
@@ -264,6 +266,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             alone = not any(self.graph[r].floating for r in refs(args[1:]))
             if base.numel() == tensor.numel() and alone and name != "alias":
                 whole = self._add(name, base, (Ref(self.node_of(base)), *args[1:]), kwargs)
+                self._written_with[whole.index] = node.index
             elif base.numel() == tensor.numel():
                 whole = self._add("alias", base, (Ref(node.index),), {})
             else:
