@@ -4,7 +4,7 @@
     python examples/zoo.py --quick               # widths 32 and 128, depths 4 and 16
     python examples/zoo.py --optimizer sgd       # another optimizer: files of their own
     python examples/zoo.py --only GPS SchNet     # those whose name has one of these words
-    python examples/zoo.py --readme              # put the table into README.md as well
+    python examples/zoo.py --write               # put the table into docs/zoo.md as well
 
 The models stand in tests/zoo, each with what has to be found in it. Writes zoo.csv and zoo.md to
 examples/results; with --only the other rows of zoo.csv stay as they are.
@@ -63,9 +63,11 @@ def worded(verdict: Verdict) -> str:
 
 def note_of(entry: Entry, plan: Plan) -> str:
     """Why depth is left out, what the plan warns of, how the model is written and checked."""
-    lines = [n for n in plan.notes if n.startswith("transfers in width only")]
-    lines += [w.partition(": ")[0] if "side by side" not in w else "raw data beside features"
-              for w in plan.warnings]  # fmt: skip
+    short = {"width-only": str, "mixed-inputs": lambda _: "raw data beside features"}
+    lines = [
+        short.get(w.code, lambda w: str(w).partition(": ")[0])(w)
+        for w in sorted(plan.warnings, key=lambda w: w.code != "width-only")
+    ]
     lines += [entry.style] * bool(entry.style)
     if entry.because:
         smallest = f"widths from {entry.narrowest}, " if entry.narrowest != 32 else ""
@@ -109,7 +111,7 @@ def markdown(rows: list[dict[str, str]], heading: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def into_readme(text: str, file: Path) -> None:
+def into_page(text: str, file: Path) -> None:
     before, opened, rest = file.read_text().partition(OPEN)
     _, closed, after = rest.partition(CLOSE)
     if not (opened and closed):
@@ -124,7 +126,7 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adam", choices=["sgd", "adam", "adamw"])
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--readme", action="store_true")
+    parser.add_argument("--write", "--readme", action="store_true", help="to docs/zoo.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -157,8 +159,8 @@ def main() -> None:
     )
     text = markdown(listed, heading)
     file.with_suffix(".md").write_text(text)
-    if args.readme:
-        into_readme(text, ROOT / "README.md")
+    if args.write:
+        into_page(text, ROOT / "docs" / "zoo.md")
     print(text)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 class TransferError(Exception):
     """Something about a model, a file or an argument keeps the transfer from being right.
@@ -40,4 +42,23 @@ class StaleGroups(TransferError):
 
 
 class TransferWarning(UserWarning):
-    """Something that changes the architecture, or limits what will transfer."""
+    """Something that changes the architecture, or limits what will transfer.
+
+    What a plan warns of has a ``code``, which its message begins with, so that
+    ``warnings.filterwarnings("ignore", r"\\[sum-pooling\\]")`` keeps one kind away.
+    """
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(f"[{code}] {text}" if code else text)
+        self.code = code
+
+
+def user_level() -> int:
+    """How many frames up the user's own code stands, for the line that a warning points at."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] not in ("gnn_mup", "torch"):
+            break
+        frame, level = frame.f_back, level + 1
+    return level

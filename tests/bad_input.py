@@ -133,7 +133,7 @@ def moved(*args: Any, **options: Any) -> Net:
 
 
 def words_in(words: str, line: str) -> bool:
-    return re.search(words, line) is not None
+    return re.search(words, str(line)) is not None
 
 
 def own() -> Any:

@@ -53,5 +53,5 @@ def sums(width: int, depth: int = 4) -> Net:
 
 
 def check(build: Callable[..., nn.Module] = Net, **changes: Any) -> CoordReport:
-    arguments: dict[str, Any] = {"widths": WIDTHS, "depths": DEPTHS, **changes}
+    arguments: dict[str, Any] = {"widths": WIDTHS, "depths": DEPTHS, "base": "paper", **changes}
     return coord_check(build, batch(), **arguments)

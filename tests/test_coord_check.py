@@ -90,24 +90,13 @@ def test_learning_rate_of_one_role_off_by_root_d(
     role: str, layer: str, power: float, optimizer: str
 ) -> None:
     wrong = broken(off_by_root(role, power), optimizer=optimizer)
-    # small enough that what is too large by sqrt(128) does not blow up in three steps
     report = coord_check(
-        Net, batch(), widths=WIDTHS, optimizer=optimizer, seeds=2, transfer=_scaled(wrong, 0.1)
+        Net, batch(), widths=WIDTHS, optimizer=optimizer, seeds=2, transfer=wrong
     )
     assert report.verdict == "fail"
     assert report.verdict.layers == (layer,)
     much = "too large" if power > 0 else "too small"
     assert f"is {much}, by about sqrt(D)" in str(report.verdict)
-
-
-def _scaled(transfer: Callable[..., Any], factor: float) -> Callable[..., Any]:
-    def scaled(model: nn.Module, example: Any) -> Any:
-        groups = transfer(model, example)
-        for group in groups:
-            group["lr"] *= factor
-        return groups
-
-    return scaled
 
 
 def test_one_over_l_left_out() -> None:
@@ -131,7 +120,8 @@ def test_one_over_root_l() -> None:
 def test_gamma_left_out() -> None:
     report = check(sums, gamma=None, seeds=2)
     assert report.verdict == "fail"
-    assert report.verdict.layers == ("convs.*",)
+    assert report.verdict.cause is not None
+    assert report.verdict.cause.layer == "convs.*"
     assert "gamma is missing" in str(report.verdict)
     assert report.ratios["convs.*"] > 4
     assert check(sums, widths=[16, 32], seeds=1).ratios["convs.*"] < 1.5
@@ -236,23 +226,78 @@ def test_message_passing_that_is_switched_off_fails() -> None:
     assert "message passing is switched off" in str(report.verdict)
 
 
-def test_dead_features_fail() -> None:
-    verdict = conclude([_slope(0.0, PASS)], {}, {"stream": 0.02}, "sizes")
-    assert verdict == "fail"
-    assert verdict.layers == ("stream",)
-    assert "2.0% of its features are alive" in str(verdict)
-
-
-def test_what_transfers_in_width_only_is_said_in_words() -> None:
+def test_what_transfers_in_width_only_is_not_failed_over_depth() -> None:
     batch = (GatedUpdate.example(), torch.randn(30, 3, generator=torch.Generator().manual_seed(1)))
-    wide = coord_check(GatedUpdate, batch, widths=[16, 32, 64], depths=[2, 4], seeds=2)
-    limit = next(note for note in wide.notes if "transfers in width only" in note)
-    assert "its state is updated through gates" in limit
-    assert wide.over("width") == "pass"
-    deep = replace(_slope(1.0, FAIL), axis="depth")
-    verdict = conclude([deep, _slope(0.0, PASS)], {}, {}, "sizes", None, limit)
-    assert verdict.layers == ("depth",)
-    assert "its state is updated through gates" in str(verdict)
+    sizes: dict[str, Any] = {"widths": [16, 32, 64], "depths": [2, 4, 8]}
+    report = coord_check(GatedUpdate, batch, base="paper", **sizes)
+    assert set(report.slopes.query("axis == 'depth'")["status"]) == {"", "not applicable"}
+    assert report.verdict == "pass", str(report)
+    assert "over depth: not applicable" in str(report.verdict)
+    assert "its state is updated through gates" in str(report.verdict)
+
+
+class CountsEnds(Net):
+    """``num_layers`` counts the encoder and the decoder too, as many models do."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__(width, layers - 2)
+
+
+def test_slopes_over_depth_are_fitted_against_l() -> None:
+    report = check(CountsEnds, depths=[4, 6, 10], residual="off", seeds=2)
+    assert report.settings["lengths"] == [2, 4, 8]
+    assert "depths 4..10 (L = 2..8)" in str(report.verdict)
+    assert "1/L is missing" in str(report.verdict)
+    right = check(CountsEnds, depths=[4, 6, 10])
+    branch = right.slopes.query("kind == 'branch' and axis == 'depth'")["slope"]
+    assert (branch + 1).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("lr", [10.0, 0.1, 1e-3])
+def test_the_rate_is_found_where_the_change_is_proportional_to_it(lr: float) -> None:
+    wrong = broken(off_by_root("decoder", 0.5))
+    report = coord_check(Net, batch(), widths=WIDTHS, lr=lr, transfer=wrong, seeds=2)
+    assert report.verdict.layers == ("dec",), str(report)
+    used = check(lr=lr, widths=[16, 32], depths=[4]).settings["lr"]
+    assert used <= lr / 3  # three steps stay below it together
+    change = {}
+    for factor in (1.0, 0.5):
+        frame = check(lr=used * factor, widths=[16], depths=[4], linear=False, seeds=1).to_frame()
+        last = frame.query("layer == 'output' and kind == 'change' and step == 3")
+        change[factor] = last["value"].item()
+    assert change[0.5] / change[1.0] == pytest.approx(0.5, rel=0.15)
+
+
+def test_a_run_that_diverges_is_no_slope() -> None:
+    report = check(lr=1e4, linear=False, widths=[16, 32], depths=[4], optimizer="sgd", seeds=1)
+    assert report.verdict == "undecided"
+    assert "lr too large for this check: the loss goes from" in str(report.verdict)
+
+
+def test_one_seed_and_one_size_decide_nothing() -> None:
+    alone: dict[str, Any] = {"depths": None, "seeds": 1, "most_seeds": 0}
+    one = check(widths=[16], **alone)
+    assert one.verdict == "undecided"
+    assert "at least two widths" in str(one.verdict)
+    two = check(widths=[16, 32], **alone)
+    assert two.verdict == "undecided"
+    assert "seeds=2 would decide" in str(two.verdict)
+    more = check(widths=[16, 32, 64], depths=None, seeds=1)
+    assert len(more.settings["seeds"]) > 1
+    assert more.verdict == "pass", str(more)
+
+
+def test_a_forward_pass_that_overflows_fails() -> None:
+    class Growing(Net):
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            x = self.enc(x)
+            for conv in self.convs:
+                x = 1e12 * x + conv(x, edge_index)
+            return self.dec(x)
+
+    report = check(Growing, widths=[16, 32], depths=[1, 2, 8], residual="off", seeds=2)
+    assert report.verdict == "fail"
+    assert "before the first step at width 32, depth 8" in str(report.verdict)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -7,7 +7,6 @@ import functools
 import math
 import operator
 import re
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from models import D, L, PreNorm
 from torch import Tensor, nn
 
-from gnn_mup import TransferWarning, apply_transfer, fold_transfer
+from gnn_mup import apply_transfer, fold_transfer
 from gnn_mup.ir.expand import expanded
 from gnn_mup.ir.graph import Ref
 from gnn_mup.rules.plan import Plan
@@ -219,7 +218,7 @@ def test_constants_and_gates_are_left_alone(cls: type[Written], kind: str) -> No
     model, twin = built(cls), built(cls)
     plan = transferred(model)
     assert [(b.count, b.what, b.factor) for b in plan.branches] == [(L, kind, 1.0)]
-    assert "width only" in plan.notes[0]
+    assert "width only" in plan.warnings[0]
     assert torch.equal(model(*PreNorm.example()), twin(*PreNorm.example()))
 
 
@@ -288,12 +287,9 @@ class Viewed(Written):
 def test_what_is_no_sum_gets_no_other_residual_connection(cls: type[Written]) -> None:
     """A connection that is put in beside the one that is there would count the features twice."""
     model, twin, example = built(cls), built(cls), PreNorm.example()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", TransferWarning)  # no "the architecture changed"
-        plan = transferred(model)
+    plan = transferred(model)
     assert not plan.inserted
-    assert "width only" in plan.notes[0]
-    assert len(plan.warnings) == 1
+    assert [w.code for w in plan.warnings] == ["unknown-join", "width-only"]
     assert "test_sums.py" in plan.warnings[0]
     assert "write x + branch" in plan.warnings[0]
     assert torch.equal(model(*example), twin(*example))

@@ -8,6 +8,7 @@ from itertools import pairwise
 from ..ir import ops
 from ..ir.graph import Graph, Node
 from ..rules.display import fold_names
+from ..rules.notes import Code, Note
 from ..rules.plan import Branch
 from ..rules.table import Kind
 from .residual import Residuals
@@ -15,7 +16,7 @@ from .roles import Places
 from .row_norms import shrunk_rows
 
 
-def warnings_of(places: Places) -> list[str]:
+def warnings_of(places: Places) -> list[Note]:
     """All warnings about a traced model, in the order in which a reader meets them."""
     found = _lost(places.graph)
     found += _inputs(places)
@@ -30,19 +31,24 @@ def warnings_of(places: Places) -> list[str]:
     return found
 
 
-def _lost(graph: Graph) -> list[str]:
+def _lost(graph: Graph) -> list[Note]:
     """Outputs that no parameter leads to: numpy, a C++ extension, a value made anew."""
     if any(graph[index].weights for index in graph.outputs):
         return []
     lost = [list(graph[index].shape) for index in graph.outputs]
     shapes = ", ".join(map(str, lost)) or "(no tensor was returned)"
     return [
-        f"the trace lost its way to the output {shapes}: it cannot follow numpy, .item() or values "
-        "computed outside torch. Roles behind that point are guesses; give them with roles={...}"
+        Note(
+            Code.LOST_OUTPUT,
+            f"the trace lost its way to the output {shapes}: it cannot follow numpy, .item() or "
+            "values "
+            "computed outside torch. Roles behind that point are guesses; give them with "
+            "roles={...}",
+        )
     ]
 
 
-def _inputs(places: Places) -> list[str]:
+def _inputs(places: Places) -> list[Note]:
     """The rules assume inputs of order one. A dense adjacency matrix is no input in this sense."""
     graph, out = places.graph, []
     read = 0
@@ -58,21 +64,28 @@ def _inputs(places: Places) -> list[str]:
             continue
         if node.rms > 0 and not 1 / 3 <= node.rms <= 3:
             out.append(
-                f"an input of shape {list(node.shape)} has RMS {node.rms:.3g}; the rules assume 1. "
-                "Scale it, for example with gnn_mup.transforms.NormalizeRows()"
+                Note(
+                    Code.INPUTS_NOT_UNIT,
+                    f"an input of shape {list(node.shape)} has RMS {node.rms:.3g}; the rules "
+                    "assume 1. "
+                    "Scale it, for example with gnn_mup.transforms.NormalizeRows()",
+                )
             )
     return out
 
 
-def _pooling(places: Places) -> list[str]:
+def _pooling(places: Places) -> list[Note]:
     out = []
     for node in places.graph:
         if _is_sum_pooling(places, node):
             source = max(places.graph[p].shape[0] for p in node.parents if places.graph[p].shape)
             mean = source / max(node.shape[0], 1)
-            line = (
-                f"sum pooling over {mean:.3g} nodes on average: its output, and with it the "
-                "learning rate that is stable, grows with the graphs. Mean pooling would not"
+            line = Note(
+                Code.SUM_POOLING,
+                (
+                    f"sum pooling over {mean:.3g} nodes on average: its output, and with it the "
+                    "learning rate that is stable, grows with the graphs. Mean pooling would not"
+                ),
             )
             if line not in out:
                 out.append(line)
@@ -105,30 +118,36 @@ def _averages(places: Places, node: Node) -> bool:
     return any(f.op in ops.SOFTMAX or (f.op == "div" and len(f.parents) == 2) for f in factors)
 
 
-def _on_the_stream(places: Places) -> list[str]:
+def _on_the_stream(places: Places) -> list[Note]:
     """``relu(norm(x + h))``, again and again: a norm alone is harmless, and so is a ReLU."""
     graph = places.graph
     for norm in graph.members(places.on_stream):
         after = [graph[c] for c in graph.children[norm.index] if places.on_stream >> c & 1]
         if norm.op in ops.NORM and any(node.op in ops.ACTIVATION for node in after):
             return [
-                "a norm and an activation stand on the residual stream, once per layer: features "
-                "die out with the depth. Put both inside the branch"
+                Note(
+                    Code.NORM_ON_STREAM,
+                    "a norm and an activation stand on the residual stream, once per layer: "
+                    "features "
+                    "die out with the depth. Put both inside the branch",
+                )
             ]
     return []
 
 
-def _joined(places: Places) -> list[str]:
+def _joined(places: Places) -> list[Note]:
     """``torch.maximum(x, conv(x))``, ``x.index_add(0, i, conv(x))``."""
     return _at_their_lines(
+        Code.UNKNOWN_JOIN,
         places.residuals.joins,
         "features meet here what a layer made of them, in a way that is not known as a sum, so "
         "nothing was scaled and the depth has no limit. If it is one, write x + branch",
     )
 
 
-def _row_norms(places: Places) -> list[str]:
+def _row_norms(places: Places) -> list[Note]:
     return _at_their_lines(
+        Code.ROW_NORM,
         shrunk_rows(places),
         "F.normalize or the like (GraphGym's l2norm): features are divided by their own length, so "
         "that their entries fall like 1/sqrt(D) and the layer behind them learns less and less: "
@@ -136,28 +155,32 @@ def _row_norms(places: Places) -> list[str]:
     )
 
 
-def _at_their_lines(nodes: Iterable[Node], text: str) -> list[str]:
+def _at_their_lines(code: Code, nodes: Iterable[Node], text: str) -> list[Note]:
     """One warning for each line of source that makes one of these nodes; torch's own lines say
     nothing to anybody."""
     sites = [node.site for node in nodes]
     known = [None if s is None or "-packages/torch/" in s.file else s for s in sites]
     where = ["" if s is None else f"{s.file}:{s.line}: {s.text!r}: " for s in known]
-    return [place + text for place in dict.fromkeys(where)]
+    return [Note(code, place + text) for place in dict.fromkeys(where)]
 
 
-def _norm_behind_decoder(places: Places) -> list[str]:
+def _norm_behind_decoder(places: Places) -> list[Note]:
     for node in places.graph:
         if node.op in ops.NORM and node.output == 0 and places.finite[node.index]:
             before = places.graph.members(node.ancestors & places.lineage.contractions)
             if any(places.is_last(contraction.index) for contraction in before):
                 return [
-                    "a norm stands behind the decoder: it undoes the decoder's scale, so the width "
-                    "does not transfer. Put it before the last layer, or drop it"
+                    Note(
+                        Code.NORM_BEHIND_DECODER,
+                        "a norm stands behind the decoder: it undoes the decoder's scale, so the "
+                        "width "
+                        "does not transfer. Put it before the last layer, or drop it",
+                    )
                 ]
     return []
 
 
-def _dot_product(places: Places) -> list[str]:
+def _dot_product(places: Places) -> list[Note]:
     graph = places.graph
     for index in graph.outputs:
         start, coefficient = places.lineage.origin(index)
@@ -176,13 +199,16 @@ def _dot_product(places: Places) -> list[str]:
             graph[o].data and graph[o].weights and not places.finite[o] for o in operands
         ):
             return [
-                f"a dot product of features is the decoder: divide its logits by the width "
-                f"({places.width}), or they grow with it"
+                Note(
+                    Code.DOT_PRODUCT_DECODER,
+                    f"a dot product of features is the decoder: divide its logits by the width "
+                    f"({places.width}), or they grow with it",
+                )
             ]
     return []
 
 
-def _undivided(places: Places) -> list[str]:
+def _undivided(places: Places) -> list[Note]:
     """Attention by plain dot products (Set2Set), where others divide by sqrt(d)."""
     graph, lineage, found = places.graph, places.lineage, []
     for node in graph.members(lineage.dot_products):
@@ -196,8 +222,12 @@ def _undivided(places: Places) -> list[str]:
         size, site = graph[factors[0]].shape[-1], node.site
         where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
         found.append(
-            f"attention logits{where} are sums of {size} products that nothing divides: they grow "
-            f"with the width, and with them the gradients. Divide them by {size}"
+            Note(
+                Code.UNDIVIDED_ATTENTION,
+                f"attention logits{where} are sums of {size} products that nothing divides: they "
+                "grow "
+                f"with the width, and with them the gradients. Divide them by {size}",
+            )
         )
     return list(dict.fromkeys(found))
 
@@ -216,20 +246,24 @@ def _divided_later(places: Places, node: Node) -> bool:
     return False
 
 
-def _mixed(places: Places) -> list[str]:
+def _mixed(places: Places) -> list[Note]:
     mixed = [
         name
         for name, uses in places.uses.by_param.items()
         if any(places.kind_of(use) is Kind.MIXED for use in uses)
     ]
     return [
-        f"{names}: features and raw data side by side in one layer; the data columns learn less "
-        "and less as the width grows. Give the raw data a layer of its own"
+        Note(
+            Code.MIXED_INPUTS,
+            f"{names}: features and raw data side by side in one layer; the data columns learn "
+            "less "
+            "and less as the width grows. Give the raw data a layer of its own",
+        )
         for names in fold_names(mixed)
     ]
 
 
-def no_decoder(places: Places) -> list[str]:
+def no_decoder(places: Places) -> list[Note]:
     """A backbone that returns features, or whose last layer may be a decoder or not."""
     graph, lasts = places.graph, places.lasts()
     wide = [
@@ -252,12 +286,16 @@ def no_decoder(places: Places) -> list[str]:
                 f"; {ends[0]} was taken as one more layer: if its {size} outputs do not grow with "
                 f"the width, type {_override(ends[0], 'decoder')}"
             )
-        return [note]
+        return [Note(Code.NO_DECODER, note)]
     same = [n for n in lasts if n.shape[-1:] == (places.width,) and places.width > 1]
     names = fold_names(u.param for n in same for u in places.uses_at(n.index) if u.how == "matrix")
     return [
-        f"{name}: its output is as wide as the stream ({places.width}) and was taken as a decoder, "
-        f"whose output does not grow. If it does, type {_override(name, 'hidden')}"
+        Note(
+            Code.WIDE_DECODER,
+            f"{name}: its output is as wide as the stream ({places.width}) and was taken as a "
+            "decoder, "
+            f"whose output does not grow. If it does, type {_override(name, 'hidden')}",
+        )
         for name in names
     ]
 
@@ -266,7 +304,7 @@ def _override(name: str, role: str) -> str:
     return f"roles={{{name!r}: {role!r}}}"
 
 
-def recurrent_over_layers(places: Places) -> list[str]:
+def recurrent_over_layers(places: Places) -> list[Note]:
     """Jumping knowledge by LSTM: the layers' states are its sequence."""
     graph, lineage = places.graph, places.lineage
     for node in graph:
@@ -277,28 +315,38 @@ def recurrent_over_layers(places: Places) -> list[str]:
             continue
         if all(lineage.learned(early, late) for early, late in pairwise(stack.parents)):
             return [
-                "transfers in width only: a recurrent layer reads the states of all layers one by "
-                "one (jumping knowledge by LSTM), and has no depth limit"
+                Note(
+                    Code.WIDTH_ONLY,
+                    "transfers in width only: a recurrent layer reads the states of all layers "
+                    "one by "
+                    "one (jumping knowledge by LSTM), and has no depth limit",
+                )
             ]
     return []
 
 
-def no_limit_in_spite_of_branches(places: Places) -> list[str]:
+def no_limit_in_spite_of_branches(places: Places) -> list[Note]:
     """Why the depth of a model with residual branches has no limit: ``x = lin(x + conv(x))``, a
     virtual node's ``state = mlp(pool(x) + state)``, ``x + log(1 + 0.5 / layer) * conv(x)``, an
     initial residual beside the stream, a weight between layers that got a connection each."""
     residuals = places.residuals
     made = _at_their_lines(
+        Code.WIDTH_ONLY,
         [residuals.graph[found.root] for found in residuals.remade],
         "what is summed up here goes through a weight before the next layer takes it up, so no "
         "identity leads through the layers. Keep the depth, or write state = state + mlp(...)",
     )
     changing = [
-        f"a constant on its branches changes from layer to layer ({', '.join(shown)}), so deeper "
-        "is not finer. Keep the depth, or write one number for all layers"
+        Note(
+            Code.WIDTH_ONLY,
+            f"a constant on its branches changes from layer to layer ({', '.join(shown)}), so "
+            "deeper "
+            "is not finer. Keep the depth, or write one number for all layers",
+        )
         for shown in ([f"{c:.3g}" for c in numbers[:4]] for numbers in residuals.constants)
     ]
     again = _at_their_lines(
+        Code.WIDTH_ONLY,
         [residuals.graph[s.root] for s in residuals.sums if s.kind == "initial residual"],
         "the first layer's output is added in every layer of this part (initial residual): keep "
         "the number of its layers",
@@ -307,15 +355,16 @@ def no_limit_in_spite_of_branches(places: Places) -> list[str]:
     masks = [places.graph.between(end, start) | 1 << start for end, start in ways if end < start]
     weights = [n for m in masks for n in places.graph.members(m & places.lineage.contractions)]
     between = _at_their_lines(
+        Code.WIDTH_ONLY,
         weights[:1],
         "a weight stands between layers that got a residual connection each, so no identity leads "
         "through them. Keep the depth, or write the sum round both",
     )
     found = (*made, *changing[:1], *again, *between)
-    return [f"transfers in width only: {why}" for why in found]
+    return [Note(why.code, f"transfers in width only: {why}") for why in found]
 
 
-def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: str) -> list[str]:
+def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: str) -> list[Note]:
     """Why a model without scaled branches transfers in width only, in words."""
     kinds = {branch.what.split(" (")[0] for branch in branches}
     reasons = {
@@ -338,4 +387,4 @@ def no_depth_limit(branches: Iterable[Branch], residuals: Residuals, residual: s
     if not found and residual == "off":
         return []
     why = "; ".join(found) or "it has no residual branches"
-    return [f"transfers in width only: {why}"]
+    return [Note(Code.WIDTH_ONLY, f"transfers in width only: {why}")]

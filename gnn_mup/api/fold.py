@@ -19,6 +19,7 @@ from ..errors import TransferError
 from ..ir import ops
 from ..ir.graph import Node, Ref
 from ..rules.display import fold_names
+from ..rules.notes import Code, Note
 from ..rules.plan import Fold, Plan
 from ..surgery.classes import GAMMA, QUERY
 from ..surgery.drafts import Drafts
@@ -325,7 +326,7 @@ def _replan(model: nn.Module, plan: Plan) -> None:
     keep_scales(model, plan)
 
 
-def forward_changes(plan: Plan) -> list[str]:
+def forward_changes(plan: Plan) -> list[Note]:
     """What a checkpoint's owner has to know where weights are kept and the forward pass is not."""
     changes = [
         f"{b.count} x {b.what} times {b.factor:.4g}" for b in plan.branches if b.factor != 1.0
@@ -340,10 +341,15 @@ def forward_changes(plan: Plan) -> list[str]:
     back = f" into {', '.join(params)}" if params else ""
     rest = f" (all but what cannot be: {'; '.join(kept)})" if kept else " exactly"
     return [
-        f"init='keep': the weights stay, the forward pass does not: {'; '.join(changes)}. A "
-        "checkpoint that was trained without gnn_mup gives other outputs than before. Fine-tune it "
-        f"as it is; or call unfold_transfer(model), which brings its outputs back{back}{rest}; or "
-        "pass residual='off', gamma=None: then nothing but the learning rates changes"
+        Note(
+            Code.FORWARD_CHANGED,
+            f"init='keep': the weights stay, the forward pass does not: {'; '.join(changes)}. A "
+            "checkpoint that was trained without gnn_mup gives other outputs than before. "
+            "Fine-tune it "
+            "as it is; or call unfold_transfer(model), which brings its outputs "
+            f"back{back}{rest}; or "
+            "pass residual='off', gamma=None: then nothing but the learning rates changes",
+        )
     ]
 
 

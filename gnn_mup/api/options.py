@@ -12,6 +12,7 @@ from ..arguments import as_patterns, as_table, check_one_of, shown
 from ..base.tuned import CORRECTION, DECAY, LR
 from ..errors import TransferError
 from ..rules.multipliers import Multipliers, as_multipliers
+from ..rules.notes import check_codes
 from ..rules.plan import Settings, resolve_optimizer
 from ..rules.table import Role
 from .groups import LR_MULT
@@ -33,6 +34,8 @@ class Options:
     correction: float | str = CORRECTION
     init: str = "rescale"
     roles: Mapping[str, str] = field(default_factory=dict)
+    audit: bool = True
+    ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_one_of("residual", self.residual, ("auto", "scale", "insert", "off"))
@@ -48,6 +51,9 @@ class Options:
         whole = isinstance(self.depth, int) and not isinstance(self.depth, bool)
         if self.depth is not None and not (whole and self.depth > 0):
             raise TransferError(f"depth must be a positive whole number, not {self.depth!r}")
+        if not isinstance(self.audit, bool):
+            raise TransferError(f"audit is True or False, not {shown(self.audit)}")
+        check_codes(self.ignore)
         for pattern, role in self.roles.items():
             check_one_of(f"roles[{pattern!r}]", role, [r.value for r in Role])
         if self.delta is not None and not isinstance(self.base, nn.Module):

@@ -28,6 +28,7 @@ from ..errors import TransferError
 from ..ir.example import Call, as_call, cloned
 from ..ir.trace import trace
 from ..rules.display import fold_names
+from ..rules.notes import Code, Note
 from ..rules.plan import Branch, Plan, Settings, check_patterns, matches
 from ..rules.table import Family, Role, residual_factor
 from ..surgery.branches import draft_branches
@@ -40,6 +41,7 @@ from .base_models import base_of, reference_of
 from .findings import Findings, adds_per_block, find
 from .fold import find_folds, forward_changes
 from .options import Options
+from .remarks import inserted, looks_trained, unused
 
 
 def prepare(
@@ -89,13 +91,21 @@ def prepare(
         branches=tuple(branches),
         messages=tuple(messages),
         warnings=tuple(alarms),
-        notes=tuple(notes),
+        notes=(*plan.notes, *notes),
         inserted=bool(findings.inserted),
         scores=scores(findings.residuals.graph),
     )
-    if options.init == "keep":
-        plan = replace(plan, notes=(*plan.notes, *forward_changes(plan)))
-    return plan, operations
+    return _with_remarks(model, plan, options), operations
+
+
+def _with_remarks(model: nn.Module, plan: Plan, options: Options) -> Plan:
+    """The plan with what there is to say about the model as a whole."""
+    idle, many = unused(plan)
+    notes = [*plan.notes, *([] if many else idle)]
+    notes += forward_changes(plan) if options.init == "keep" else []
+    alarms = [*inserted(plan, options), *plan.warnings, *(idle if many else [])]
+    alarms += looks_trained(model, plan)
+    return replace(plan, notes=tuple(notes), warnings=tuple(alarms))
 
 
 def _remeasure(model: nn.Module, call: Call, drafts: Drafts, residuals: Residuals) -> None:
@@ -141,7 +151,7 @@ def _beside(
     base: BaseShapes | None,
     reference: Reference | None,
     size: tuple[int, int],
-) -> tuple[Mapping[str, Matched], list[str]]:
+) -> tuple[Mapping[str, Matched], list[Note]]:
     """Every tensor beside its base, and what a reference size leaves open."""
     shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
     if reference is not None:
@@ -176,52 +186,56 @@ def _remarks(
     options: Options,
     base: BaseShapes | None,
     branches: list[Branch],
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[Note], list[Note]]:
     places = findings.places
     alarms = warnings_of(places)
-    notes = []
+    notes: list[Note] = []
     if not findings.inserted and (not places.residuals.residual or places.residuals.nested):
-        notes += no_depth_limit(branches, places.residuals, options.residual)
-        notes += [f"no residual connection was inserted: {findings.refused}"] * bool(
-            findings.refused
-        )
+        alarms += no_depth_limit(branches, places.residuals, options.residual)
+        if findings.refused:
+            why = f"no residual connection was inserted: {findings.refused}"
+            notes.append(Note(Code.NOT_INSERTED, why))
     elif options.residual != "off":
-        notes += no_limit_in_spite_of_branches(places)
-    notes += recurrent_over_layers(places)
+        alarms += no_limit_in_spite_of_branches(places)
+    alarms += recurrent_over_layers(places)
     notes += no_decoder(places)
-    unused = [n for n, p in placements.items() if not p.used]
-    if unused:
-        notes.append(
-            f"not used in the traced forward pass: {', '.join(fold_names(unused))}. They were "
-            "placed by their shapes; if training uses them, pass an example (or set the mode) that "
-            "does"
-        )
     for operation in dict.fromkeys(places.uses.unknown.values()):
         names = [n for n, op in places.uses.unknown.items() if op == operation]
         alarms.append(
-            f"{operation} is not known to the trace; its weights were taken as (out, in): "
-            f"{', '.join(fold_names(names))}. Say how the layer uses them with "
-            "@gnn_mup.describes(...)"
+            Note(
+                Code.UNKNOWN_OPERATION,
+                f"{operation} is not known to the trace; its weights were taken as (out, in): "
+                f"{', '.join(fold_names(names))}. Say how the layer uses them with "
+                "@gnn_mup.describes(...)",
+            )
         )
     if base is not None and base.adds_per_block is not None:
         here = adds_per_block(findings)
         if here is not None and abs(here - base.adds_per_block) > 1e-6:
             alarms.append(
-                f"{here:g} residual sums a message-passing step, and {base.adds_per_block:g} in "
-                "the base: depth transfers only between equal blocks"
+                Note(
+                    Code.UNEQUAL_BLOCKS,
+                    f"{here:g} residual sums a message-passing step, and {base.adds_per_block:g} "
+                    "in "
+                    "the base: depth transfers only between equal blocks",
+                )
             )
     return notes, alarms
 
 
-def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[str]:
+def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[Note]:
     """Where base and delta show another width type than the flow of data suggested."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, record in plan.params.items() if plan.relative else ():
         if record.kind is not placements[name].kind and placements[name].used:
             found.setdefault((record.kind.value, placements[name].kind.value), []).append(name)
     return [
-        f"base and delta show {shown} where the trace suggests {traced}; the base was followed: "
-        + ", ".join(fold_names(names))
+        Note(
+            Code.BASE_DIFFERS,
+            f"base and delta show {shown} where the trace suggests {traced}; the base was "
+            "followed: "
+            + ", ".join(fold_names(names)),
+        )
         for (shown, traced), names in found.items()
     ]
 

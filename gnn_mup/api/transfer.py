@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import warnings as python_warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
 
 from ..base.tuned import CORRECTION, DECAY, LR
-from ..errors import NotApplied, TransferError, TransferWarning
-from ..rules.display import factor_text
+from ..errors import NotApplied, TransferError
+from ..rules.notes import announce, check_codes
 from ..rules.plan import Plan, Settings
 from ..surgery.operate import attach, operate, rescale, restore
 from ..surgery.redraw import keep_scales
@@ -39,6 +38,8 @@ def apply_transfer(
     no_decay: Iterable[str] | None = None,
     roles: Mapping[str, str] | None = None,
     multipliers: Mapping[str, float] | None = None,
+    audit: bool = True,
+    ignore: Iterable[str] = (),
 ) -> TransferGroups:
     """Make the hyperparameters of a model transfer over width and depth; returns its groups.
 
@@ -54,7 +55,10 @@ def apply_transfer(
     `tune` wrote brings lr, weight_decay, correction and multipliers along (what is typed here goes
     before them) and its gamma (which a base always decides).
     """
-    options = Options(base, delta, residual, depth, gamma, correction, init, roles_of(roles))
+    options = Options(
+        base, delta, residual, depth, gamma, correction, init, roles_of(roles), audit,
+        check_codes(ignore),
+    )  # fmt: skip
     settings = settings_of(lr, optimizer, weight_decay, eps, lr_mult, no_decay, multipliers)
     check_model(model)
     _initialise_lazy(model, example, options, settings)
@@ -64,7 +68,7 @@ def apply_transfer(
     rescale(model, {name: record.init_factor for name, record in plan.params.items()})
     keep_scales(model, plan, options.init == "keep")
     attach(model, PLAN_ATTRIBUTE, plan)
-    _announce(plan, options)
+    announce(w for w in plan.warnings if w.code not in options.ignore)
     return groups
 
 
@@ -73,6 +77,7 @@ def plan_transfer(model: nn.Module, example: Any = None, **arguments: Any) -> Pl
     known = {"lr", "optimizer", "weight_decay", "eps", "lr_mult", "no_decay", "multipliers"}
     settings = settings_of(**{k: v for k, v in arguments.items() if k in known})
     arguments["roles"] = roles_of(arguments.get("roles"))
+    arguments["ignore"] = check_codes(arguments.get("ignore", ()))
     try:
         options = Options(**{k: v for k, v in arguments.items() if k not in known})
     except TypeError as error:
@@ -80,7 +85,9 @@ def plan_transfer(model: nn.Module, example: Any = None, **arguments: Any) -> Pl
     check_model(model)
     if is_lazy_model(model):
         model = initialised(lazy_copy(model), example)
-    return prepare(model, example, options, settings)[0]
+    plan, _ = prepare(model, example, options, settings)
+    announce(w for w in plan.warnings if w.code not in options.ignore)
+    return plan
 
 
 def remove_transfer(model: nn.Module) -> nn.Module:
@@ -103,18 +110,6 @@ def _initialise_lazy(model: nn.Module, example: Any, options: Options, settings:
     if is_lazy_model(model):
         prepare(initialised(lazy_copy(model), example), example, options, settings)
         initialised(model, example)
-
-
-def _announce(plan: Plan, options: Options) -> None:
-    if plan.inserted and options.residual == "auto":
-        times = factor_text(plan.branches[0].factor)
-        python_warnings.warn(
-            f"the model has no residual connections, so x + branch{times} was put round its "
-            "message-passing layers: the architecture changed. Pass residual='insert' to say so, "
-            "or residual='scale' to leave it alone",
-            TransferWarning,
-            stacklevel=3,
-        )
 
 
 __all__ = ["apply_transfer", "plan_transfer", "remove_transfer"]

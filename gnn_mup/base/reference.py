@@ -15,6 +15,7 @@ from typing import Protocol
 from ..arguments import check_size
 from ..errors import TransferError
 from ..rules.display import fold_names
+from ..rules.notes import Code, Note
 from ..rules.table import Kind
 from .laws import scale_at
 from .record import BaseShapes
@@ -74,7 +75,7 @@ class Reference:
         placed: Mapping[str, Placed],
         scales: Mapping[str, float],
         size: tuple[int, int],
-    ) -> tuple[dict[str, Matched], list[str]]:
+    ) -> tuple[dict[str, Matched], list[Note]]:
         """Every tensor beside what it is at the reference size, and what could not be told.
 
         ``scales`` are the initial RMS of a model of this ``size`` (width, depth).
@@ -114,19 +115,26 @@ class Reference:
 
     def _doubts(
         self, odd: list[str], strange: list[str], heads: list[str], width: int
-    ) -> list[str]:
+    ) -> list[Note]:
         """What one model does not show of how it grows."""
         know = "base=build(small), delta=build(other) shows it"
         texts = (
-            (odd, f"cannot be {self.width}/{width} times as large at the reference size, so some "
+            (Code.UNKNOWN_GROWTH, odd, f"cannot be {self.width}/{width} times as large at the "
+             "reference size, so some "
              f"size of these does not grow with the width; they were scaled as if it did. {know}"),
-            (strange, "were drawn at a scale that follows no initialiser known here; it was taken "
+            (Code.UNKNOWN_INITIALISER, strange, "were drawn at a scale that follows no "
+             "initialiser known here; it was taken "
              f"to fall like 1/sqrt(fan_in), as most do. {know}"),
-            (heads, "make attention queries, and one model does not show whether their head "
+            (Code.HEAD_DIMENSION, heads, "make attention queries, and one model does not show "
+             "whether their head "
              "dimension grows or the number of heads: the logits were left as they are. Where the "
              f"dimension d grows from d0 pass multipliers={{'attention': sqrt(d0/d)}}; or {know}"),
         )  # fmt: skip
-        return [f"{', '.join(fold_names(names))}: {text}" for names, text in texts if names]
+        return [
+            Note(code, f"{', '.join(fold_names(names))}: {text}")
+            for code, names, text in texts
+            if names
+        ]
 
 
 __all__ = ["Reference"]

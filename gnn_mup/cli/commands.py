@@ -6,6 +6,7 @@ Those that train stand in `studies`.
 from __future__ import annotations
 
 import argparse
+import warnings
 from pathlib import Path
 
 from . import studies
@@ -64,23 +65,32 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
     more("--eps", type=float, help="Adam's epsilon, transferred for each group")
     more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
     multiplier_argument(more)
-    more("--residual", choices=("auto", "scale", "insert", "off"))
+    more("--residual", choices=("auto", "scale", "insert", "off"),
+         help="auto: scale residual branches, insert them where there are none; scale: never "
+         "insert; insert: as auto, without the warning; off: change no forward pass")  # fmt: skip
     more("--depth", type=int, metavar="L", help="residual steps, where they are not found")
-    more("--gamma", type=number_or("auto", "layer", "none"), metavar="auto|layer|none|NUMBER")
-    more("--correction", type=number_or("auto"), metavar="auto|NUMBER")
-    more("--init", choices=("rescale", "keep"))
-    more("--lr-mult", action="append", type=factor_pair, metavar="PATTERN=FACTOR")
-    more("--no-decay", action="append", metavar="PATTERN")
-    more("--role", dest="roles", action="append", type=pair, metavar="PATTERN=ROLE")
+    more("--gamma", type=number_or("auto", "layer", "none"), metavar="auto|layer|none|NUMBER",
+         help="what sums over neighbours are divided by (default: auto, measured)")  # fmt: skip
+    more("--correction", type=number_or("auto"), metavar="auto|NUMBER",
+         help="a factor on the encoder's learning rate under SGD (default: 1)")  # fmt: skip
+    more("--init", choices=("rescale", "keep"), help="keep: initial weights stay as they are")
+    more("--lr-mult", action="append", type=factor_pair, metavar="PATTERN=FACTOR",
+         help="a factor on learning rates, 'decoder.*=0.5'; repeatable")  # fmt: skip
+    more("--no-decay", action="append", metavar="PATTERN",
+         help="parameters without weight decay, '*.bias'; repeatable")  # fmt: skip
+    more("--role", dest="roles", action="append", type=pair, metavar="PATTERN=ROLE",
+         help="correct a role, 'head.*=decoder'; repeatable")  # fmt: skip
 
     def run(args: argparse.Namespace) -> Outcome:
-        from gnn_mup import plan_transfer
+        from gnn_mup import TransferWarning, plan_transfer
 
         given = passed_on(args, "factory", "example")
         for key in given.keys() & {"lr_mult", "roles", "multipliers"}:
             given[key] = dict(given[key])
         model = build_model(args.factory)
-        plan = plan_transfer(model, build_example(args.example), **given)
+        with warnings.catch_warnings():  # the plan says them itself
+            warnings.simplefilter("ignore", TransferWarning)
+            plan = plan_transfer(model, build_example(args.example), **given)
         return Outcome(str(plan), plan.to_dict())
 
     return run
@@ -118,7 +128,7 @@ def _correction(parser: argparse.ArgumentParser) -> Run:
     """measure the correction C of the encoder's learning rate under SGD"""
     more = data_arguments(parser, "as in gnn_mup.measure_correction")
     more("--pairs", type=count_or("all"), metavar="all|N", help="pairs of graphs (default: 2500)")
-    more("--task", choices=("auto", "graph", "node"))
+    more("--task", choices=("auto", "graph", "node"), help="what is predicted (default: auto)")
     more("--batch-size", type=int, metavar="B", help="pairs of batches of B graphs instead")
     return _measuring("measure_correction")
 

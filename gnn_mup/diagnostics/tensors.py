@@ -23,8 +23,9 @@ class Edges(NamedTuple):
 def rms(tensor: Tensor) -> Tensor:
     """Root of the mean square, in one pass and without a copy."""
     wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-    size: Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=wide)
-    return size / max(tensor.numel(), 1) ** 0.5
+    norm = torch.linalg.vector_norm(tensor.detach(), dtype=wide)
+    size: Tensor = norm / max(tensor.numel(), 1) ** 0.5
+    return size
 
 
 def thinned(tensor: Tensor, rows: int) -> Tensor:

@@ -18,6 +18,7 @@ from ..errors import SurgeryError
 from ..ir.graph import Position, Site
 from ..ir.source import expression_at
 from ..rules.display import fold_names
+from ..rules.notes import Code, Note
 from .classes import GAMMA, OUTPUT, QUERY, Method, method_of
 from .operate import Operation
 from .recompile import check_source
@@ -152,7 +153,7 @@ class Drafts:
             raise SurgeryError("\n".join(self.problems))
         return tuple(draft.operation(name) for name, draft in self.drafts.items())
 
-    def warnings(self) -> list[str]:
+    def warnings(self) -> list[Note]:
         """What was left out, in words: one sentence for each reason."""
         found: dict[tuple[str, str], list[str]] = {}
         for left in self.left_out:
@@ -160,8 +161,12 @@ class Drafts:
             names = found.setdefault((left.what, left.reason), [])
             names += [] if owner is None else [owner or type(self.model).__name__]
         return [
-            f"{what} of {', '.join(fold_names(dict.fromkeys(names))) or 'the model'} is left out: "
-            f"{reason}"
+            Note(
+                Code.LEFT_OUT,
+                f"{what} of {', '.join(fold_names(dict.fromkeys(names))) or 'the model'} is left "
+                "out: "
+                f"{reason}",
+            )
             for (what, reason), names in found.items()
         ]
 

@@ -13,6 +13,7 @@ from ..base.record import BaseShapes
 from ..base.tensors import Matched
 from ..ir import ops
 from ..ir.graph import Aggregation, Graph
+from ..rules.notes import Code, Note
 from ..rules.plan import Message
 from ..rules.table import query_factor
 from .classes import GAMMA
@@ -28,7 +29,7 @@ def draft_queries(
     base: BaseShapes | None,
     matched: Mapping[str, Matched],
     attention: float = 1.0,
-) -> list[str]:
+) -> list[Note]:
     """Attention logits 1/d where the head dimension grows, and times ``attention``, where queries
     are packed with keys; a projection of their own has the factor folded into its scale and rate
     already."""
@@ -45,9 +46,14 @@ def draft_queries(
             drafts.of(path).query = factor
         else:
             problems.append(
-                f"{name} packs queries and keys, so the logits' factor (head dimension {before} -> "
-                f"{now}) cannot be folded into it: multiply the queries by {factor:.4g}, or grow "
-                "the number of heads instead"
+                Note(
+                    Code.PACKED_QUERIES,
+                    f"{name} packs queries and keys, so the logits' factor (head dimension "
+                    f"{before} -> "
+                    f"{now}) cannot be folded into it: multiply the queries by {factor:.4g}, or "
+                    "grow "
+                    "the number of heads instead",
+                )
             )
     return problems
 

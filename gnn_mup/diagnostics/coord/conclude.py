@@ -160,10 +160,11 @@ def more_seeds(report: CoordReport, seeds: Sequence[int], most: int) -> list[int
     unsure = [s for s in judged if s.status == UNSURE]
     if report.verdict != UNSURE or not unsure or len(seeds) >= most:
         return []
-    needed = max(seeds_needed(s, len(seeds), len(judged)) for s in unsure)
-    if _diverged(report) or not math.isfinite(needed):
+    needs = [seeds_needed(s, len(seeds), len(judged)) for s in unsure]
+    helped = [need for need in needs if need <= MOST_SEEDS]
+    if _diverged(report) or not helped:
         return []
-    total = min(most, max(math.ceil(needed), 2 * len(seeds)))
+    total = min(most, max(math.ceil(min(helped)), 2 * len(seeds)))
     first = max(seeds) + 1
     return list(range(first, first + total - len(seeds)))
 

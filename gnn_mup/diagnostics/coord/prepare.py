@@ -21,9 +21,6 @@ from .layers import folded
 from .regime import Regime
 from .runs import Task
 
-WIDTH_ONLY = "transfers in width only"
-"""How a plan begins to say that a model has no depth limit."""
-
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -134,9 +131,9 @@ def limits_of(task: Task) -> tuple[str, list[str]]:
     for plan in task.plans.values():
         if plan is None:
             continue
-        for text in (*plan.warnings, *plan.notes):
-            if WIDTH_ONLY in str(text):
-                width_only = width_only or str(text)
+        for note in (*plan.warnings, *plan.notes):
+            if note.code == "width-only":
+                width_only = width_only or note.text
         if task.transfer is True:
             notes += [f"plan: {w}" for w in plan.warnings]
     return width_only, list(dict.fromkeys(notes))
