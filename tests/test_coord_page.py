@@ -26,7 +26,11 @@ def test_pictures_and_report(tmp_path: Path) -> None:
     assert "<svg" in page
     assert not re.search(r"(src|href)=.https?://", page)
     assert "<script" not in page
-    compare(Net, batch(), widths=[16, 32], seeds=1, path=tmp_path / "b.png")
+    for words in ("First cause", "What to do", "coord_models.py:46", "Losses", "prefers-color"):
+        assert words in page
+    assert "#1a1a1a" not in page[page.index("<svg") :]  # colours by name: light and dark
+    small: dict[str, Any] = {"widths": [16, 32], "seeds": 1, "most_seeds": 0}
+    compare(Net, batch(), **small, path=tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 10_000
 
 
@@ -55,6 +59,9 @@ class Net(nn.Module):
             x = x + torch.relu(conv(x, edge_index))
         return self.dec(x)
 
+def loss(output, target):
+    return (output - target).abs().mean()
+
 def broken(width, depth):
     raise ValueError("no such width")
 """
@@ -63,10 +70,10 @@ def broken(width, depth):
 def test_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "coord_models.py").write_text(MODELS)
+    (tmp_path / "coord_nets.py").write_text(MODELS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    command = ["coord-check", "coord_models.py:Net", "--widths", "16,32,64", "--depths", "4,8,16"]
+    command = ["coord-check", "coord_nets.py:Net", "--widths", "16,32,64", "--depths", "4,8,16"]
     files = ["--plot", "a.svg", "--html", "a.html"]
     assert main([*command, "--seeds", "2", *files]) == 0
     assert capsys.readouterr().out.startswith("pass: widths 16..64, depths 4..16")
@@ -75,15 +82,21 @@ def test_command_line(
     assert main([*command, "--transfer", "no", "--lr", "0.003", "--seeds", "2", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "fail"
-    assert found["layers"] == ["branch of convs.*.lin"]
-    assert main(["coord-check", "coord_models.py:broken", "--widths", "8", "--depths", "2"]) == 2
+    assert found["layers"][0] == "branch of convs.*.lin"
+    some = ["--base", "paper", "--loss", "coord_nets.py:loss", "--lr", "auto", "--steps", "1"]
+    few = ["--widths", "8,16", "--depths", "2,4", "--seeds", "1", "--most-seeds", "0"]
+    assert main(["coord-check", "coord_nets.py:Net", *few, *some]) == 3
+    assert "would decide" in capsys.readouterr().out
+    assert main(["coord-check", "coord_nets.py:Net", "--widths", "8", "--depths", "2,4"]) == 2
+    assert "pass two at least" in capsys.readouterr().err
+    assert main(["coord-check", "coord_nets.py:broken", "--widths", "8,9", "--depths", "2"]) == 2
     assert "no such width" in capsys.readouterr().err
-    assert main(["coord-check", "coord_models.py:Net", "--widths", "8,x"]) == 2
+    assert main(["coord-check", "coord_nets.py:Net", "--widths", "8,x"]) == 2
 
 
 def test_a_probe_stands_in_for_a_batch() -> None:
     inputs, target = probe_batch(Net(16))
-    report = coord_check(Net, (inputs, target), widths=[16, 32], seeds=1)
+    report = coord_check(Net, (inputs, target), widths=[16, 32], seeds=1, most_seeds=0)
     assert report.records
 
 

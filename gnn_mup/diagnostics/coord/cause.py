@@ -27,12 +27,15 @@ class Suspect:
     slope: Slope
     own_part: float
     order: int
+    alone: bool = True
+    """Whether nothing else measures what its layer does itself: a vector has no ``step``."""
 
     @property
     def by_itself(self) -> bool:
         """Whether the layer itself is off, and not only what it is given."""
-        if self.slope.kind == "change" or is_stream(self.slope.layer):
-            return False
+        follows = ("change",) if self.alone else ("change", "own")
+        if self.slope.kind in follows or is_stream(self.slope.layer):
+            return False  # ``own`` of a matrix is its step times an alignment that others move
         same_way = self.own_part * self.slope.excess > 0
         return same_way and abs(self.own_part) > self.slope.room
 
@@ -63,7 +66,10 @@ class Blame:
     def suspects(self) -> list[Suspect]:
         """What fails, the likeliest cause first."""
         failing = [s for s in self.slopes.values() if s.status == FAIL]
-        found = [Suspect(s, self.own_part(s), self.orders.get(s.layer, 0)) for s in failing]
+        found = [
+            Suspect(s, self.own_part(s), self.orders.get(s.layer, 0), self._alone(s))
+            for s in failing
+        ]
         return sorted(found, key=lambda s: (not s.by_itself, s.rank))
 
     def causes(self) -> tuple[list[Slope], list[str]]:
@@ -81,6 +87,9 @@ class Blame:
         named = {s.layer for s in kept}
         rest = dict.fromkeys(s.slope.layer for s in suspects if s.slope.layer not in named)
         return kept, list(rest)
+
+    def _alone(self, slope: Slope) -> bool:
+        return (slope.layer, slope.place, "step", slope.axis) not in self.slopes
 
     def own_part(self, slope: Slope) -> float:
         """The excess of a slope without that of what the layer is given."""

@@ -16,14 +16,17 @@ from gnn_mup.ir.example import as_call
 
 from ..inputs import gather
 from ..tensors import first_tensor
-from .conclude import more_seeds
-from .prepare import described, in_single, limits_of, named, prepared, rate_notes, ratios_of
+from .conclude import diverged, more_seeds
+from .prepare import in_single, named, prepared, rate_notes, reported
 from .regime import LARGEST, linear_regime
 from .report import CoordReport, Record
 from .runs import Loss, Step, Task, Transfer
 
 AUTO = 0.01
 """Where the search for a learning rate begins."""
+
+CALMER = 16.0
+"""Where a run diverges all the same, all are repeated with a rate this much smaller, twice."""
 
 
 def coord_check(
@@ -96,23 +99,18 @@ def coord_check(
             task.factor = regime.factor / steps
             notes += rate_notes(task, regime, lr)
         wanted = chosen
-        while True:
+        while wanted:
             runs = [(seed, size) for size in reversed(sizes) for seed in wanted]
             for seed, size in named(runs, progress, "coordinate check"):
                 records += task.run(seed, size)
-            report = CoordReport(
-                records,
-                tolerance=tolerance,
-                settings=described(task, widths, depths, chosen),
-                notes=[*notes, *limits_of(task)[1]],
-                ratios=ratios_of(task),
-                sources=task.sources,
-                width_only=limits_of(task)[0],
-            )
-            wanted = more_seeds(report, chosen, max(most_seeds, len(chosen)))
-            if not wanted:
-                return report
-            chosen = [*chosen, *wanted]
+            report = reported(task, records, tolerance, widths, depths, chosen, notes)
+            if linear and diverged(report) and task.factor * CALMER**2 > regime.factor / steps:
+                task.factor /= CALMER  # another draw than the one that was tried
+                records, wanted = [], chosen
+            else:
+                wanted = more_seeds(report, chosen, max(most_seeds, len(chosen)))
+                chosen = [*chosen, *wanted]
+    return report
 
 
 def _start(lr: Any, linear: bool) -> float:

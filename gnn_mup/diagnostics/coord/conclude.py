@@ -29,10 +29,10 @@ def conclude(report: CoordReport, slopes: Sequence[Slope]) -> Verdict:
     """The verdict over some of the slopes of a report, and all of its magnitudes."""
     checked = checked_words(report)
     limits = _limits(report, slopes)
-    diverged = _diverged(report)
-    if diverged:
-        return Verdict(UNSURE, checked, advice=[diverged], notes=limits)
-    findings = _messages(report)
+    findings, unstable = _messages(report), diverged(report)
+    if unstable:
+        word = FAIL if findings else UNSURE
+        return Verdict(word, checked, findings, advice=[unstable], notes=limits)
     failing = [s for s in slopes if s.status == FAIL]
     if failing:
         orders: dict[str, int] = {}
@@ -92,7 +92,7 @@ def _source(report: CoordReport, layer: str) -> str:
     return report.sources.get(layer, "")
 
 
-def _diverged(report: CoordReport) -> str:
+def diverged(report: CoordReport) -> str:
     """What to say about a run whose loss left the numbers, or grew; "" where none did."""
     for run, losses in report.losses.items():
         if not losses or not math.isfinite(losses[0]):
@@ -123,7 +123,8 @@ def _where(run: tuple[int, int | None, int] | tuple[int, int | None]) -> str:
 
 def _limits(report: CoordReport, slopes: Sequence[Slope]) -> list[str]:
     out = []
-    if any(s.status == APART for s in slopes):
+    deep = len(report.settings.get("depths") or ()) > 1
+    if report.width_only and (deep or any(s.status == APART for s in slopes)):
         out.append(f"over depth: not applicable. {report.width_only}")
     if report.silent:
         out.append(f"without gradient, not judged: {', '.join(report.silent)}")
@@ -162,7 +163,7 @@ def more_seeds(report: CoordReport, seeds: Sequence[int], most: int) -> list[int
         return []
     needs = [seeds_needed(s, len(seeds), len(judged)) for s in unsure]
     helped = [need for need in needs if need <= MOST_SEEDS]
-    if _diverged(report) or not helped:
+    if diverged(report) or not helped:
         return []
     total = min(most, max(math.ceil(min(helped)), 2 * len(seeds)))
     first = max(seeds) + 1

@@ -40,8 +40,10 @@ def expectation(
         return Expected(0.0 if wide else -1.0, UP if layer.late else BOTH)
     if kind == "decay":
         return Expected(_on_stream(layer, axis), FREE if coupled else BOTH)
-    if kind in ("eps", "forgotten"):
-        return Expected(0.0, FREE if coupled and kind == "forgotten" else BOTH)
+    if kind == "eps":
+        return Expected(0.0, BOTH)
+    if kind == "forgotten":  # measured, and noisy; ``decay`` is the same without noise
+        return Expected(0.0, FREE if coupled else BOTH, room=2.0)
     if layer.generates and wide and kind in ("features", "start", "own", "step"):
         return Expected(-1.0 if kind in ("own", "step") else -0.5, BOTH)
     if kind == "start":

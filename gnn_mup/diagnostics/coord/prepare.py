@@ -17,8 +17,10 @@ from gnn_mup.rules.plan import Settings, resolve_optimizer
 from gnn_mup.rules.table import ADAM, Optimizer
 
 from ..inputs import Size, check_arguments, check_build, chosen_seeds, sizes_of
+from .collect import Record
 from .layers import folded
 from .regime import Regime
+from .report import CoordReport
 from .runs import Task
 
 HALF = (torch.float16, torch.bfloat16)
@@ -113,6 +115,28 @@ def described(
     }
 
 
+def reported(
+    task: Task,
+    records: Sequence[Record],
+    tolerance: float,
+    widths: Sequence[int],
+    depths: Sequence[int] | None,
+    seeds: Sequence[int],
+    notes: Sequence[str],
+) -> CoordReport:
+    """The report of all runs so far."""
+    width_only, warned = limits_of(task)
+    return CoordReport(
+        records,
+        tolerance=tolerance,
+        settings=described(task, widths, depths, seeds),
+        notes=[*notes, *warned],
+        ratios=ratios_of(task),
+        sources=task.sources,
+        width_only=width_only,
+    )
+
+
 def _family(optimizer: Any) -> Optimizer:
     """How updates depend on gradients; for an optimizer of somebody's own, as Adam's do not."""
     base: Any = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
@@ -135,7 +159,7 @@ def limits_of(task: Task) -> tuple[str, list[str]]:
             if note.code == "width-only":
                 width_only = width_only or note.text
         if task.transfer is True:
-            notes += [f"plan: {w}" for w in plan.warnings]
+            notes += [f"plan: {w}" for w in plan.warnings if w.code != "width-only"]
     return width_only, list(dict.fromkeys(notes))
 
 

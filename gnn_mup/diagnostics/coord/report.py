@@ -115,11 +115,12 @@ class CoordReport:
         }
 
     def _corrected(self, key: Key, points: list[Point]) -> tuple[list[Point], bool]:
-        """Updates under SGD of what wakes up late or feeds many branches, without what their
-        gradients lack: those are sums of numbers that at first are unrelated, and fall with the
-        size in every parameterization."""
+        """Updates under SGD of vectors, of what wakes up late and of what feeds many branches,
+        without what their gradients lack: those are sums of numbers that at first are unrelated;
+        they fall with the size in every parameterization, or cancel to noise."""
         layer, place, kind = key
-        among = self.layers[layer].late or self.layers[layer].summed
+        known = self.layers[layer]
+        among = known.late or known.summed or known.vector
         if not (among and self.settings.get("family") == "sgd") or kind not in ("step", "own"):
             return points, False
         packed = layer.removesuffix(".q").removesuffix(".k").removesuffix(".v")
