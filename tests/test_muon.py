@@ -193,7 +193,9 @@ def test_muon_has_the_matrices_between_widths_and_adamw_the_rest() -> None:
                     "those: AdamW's"]  # fmt: skip
     assert "muon with adamw" in str(groups.plan)
     assert transfer_groups(model, optimizer="adamw").plan.notes == ()
-    like_adam = plan_transfer(BothWays(relations=True), CALL, lr=ETA, optimizer="adamw")
+    like_adam = plan_transfer(
+        BothWays(relations=True), CALL, base="paper", lr=ETA, optimizer="adamw"
+    )
     for name in adamw:
         assert groups.plan.params[name].lr == like_adam.params[name].lr
 
@@ -210,26 +212,26 @@ def test_a_model_without_such_matrices_is_refused_untouched(door: str) -> None:
 
     model = Small()
     if door == "groups":
-        apply_transfer(model, (X,))
+        apply_transfer(model, (X,), base="paper")
     before = copy.deepcopy(model.state_dict())
     call = {
-        "apply": lambda: apply_transfer(model, (X,), optimizer="muon"),
-        "plan": lambda: plan_transfer(model, (X,), optimizer="muon"),
+        "apply": lambda: apply_transfer(model, (X,), base="paper", optimizer="muon"),
+        "plan": lambda: plan_transfer(model, (X,), base="paper", optimizer="muon"),
         "groups": lambda: transfer_groups(model, optimizer="muon"),
     }[door]
     with pytest.raises(TransferError, match=r'muon trains matrices.*none.*optimizer="adamw"'):
         call()
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     if door != "groups":
-        apply_transfer(model, (X,))  # nothing half done
+        apply_transfer(model, (X,), base="paper")  # nothing half done
 
 
 def test_a_torch_without_muon_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim, "Muon")
     model = Net()
     with pytest.raises(TransferError, match=r'Muon came with torch 2.9.*"torch>=2.9".*adamw'):
-        apply_transfer(model, CALL, optimizer="muon")
-    apply_transfer(model, CALL)
+        apply_transfer(model, CALL, base="paper", optimizer="muon")
+    apply_transfer(model, CALL, base="paper")
 
 
 # ---- one optimizer -------------------------------------------------------------------------------
@@ -385,5 +387,3 @@ def test_groups_may_be_added_for_either() -> None:
         optimizer.add_param_group(dict(group))
     twin, other = made()
     assert train(model, optimizer) == train(twin, other.optimizer("muon"))
-
-

@@ -93,6 +93,21 @@ class ScheduleFreeSGD(ScheduleFree):
     adaptive = False
 
 
+class Factored(Own):
+    """Adafactor's step without its relative size: the size of the gradient kept in two factors."""
+
+    def move(self, p: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+        rows, columns = (g**2).mean(1, keepdim=True), (g**2).mean(0, keepdim=True)
+        return g / (rows * columns / rows.mean()).sqrt()
+
+
+class Normalised(Own):
+    """The gradient over its norm: a large row leaves nothing for the others."""
+
+    def move(self, p: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+        return g / g.norm()
+
+
 class Lamb(Own):
     """A step as large as the tensor itself, in Adam's direction."""
 
@@ -183,6 +198,7 @@ class RelativeStep(Own):
         (AdEMAMix, "adam", True, ""),
         (ScheduleFree, "adam", True, ""),
         (ScheduleFreeSGD, "sgd", True, ""),
+        (Factored, "adam", True, ""),
         (Lamb, "relative", True, ""),
         (Orthogonal, "spectral", True, "none"),
         (Keller, "spectral", True, "original"),
@@ -209,6 +225,7 @@ def test_a_class_from_elsewhere_is_known_by_what_it_does(
     [
         (Strange, "singular values of lr times .* for 64 x 16.*no rule known here"),
         (CubeRoot, "neither proportional to the gradient nor independent of its size"),
+        (Normalised, "neither proportional to the gradient nor independent of its size"),
         (Upwards, "does not turn round with the gradient"),
         (Squared, "is not proportional to lr"),
         (Bounded, "stops following lr where that is large"),
@@ -272,7 +289,7 @@ def test_the_door_tries_out_what_it_does_not_know() -> None:
 def test_schedule_free_trains() -> None:
     torch.manual_seed(0)
     model = Net()
-    groups = apply_transfer(model, CALL, lr=0.1, optimizer=ScheduleFree)
+    groups = apply_transfer(model, CALL, base="paper", lr=0.1, optimizer=ScheduleFree)
     optimizer: Any = groups.optimizer(ScheduleFree)
     optimizer.train()
     before = float(loss_of(model).detach())

@@ -227,7 +227,7 @@ def test_wrong_arguments(given: dict[str, Any], message: str) -> None:
 def test_three_parameterizations_in_one_sweep(tmp_path: Path, file: str) -> None:
     storage = file if file == ":memory:" else tmp_path / file
     report = sweep(
-        Net, Fit([BATCH], steps=2), sizes=[(4, 2), (8, 4)], lrs=[0.01, 0.1], seeds=2,
+        Net, Fit([BATCH], steps=2), base="paper", sizes=[(4, 2), (8, 4)], lrs=[0.01, 0.1], seeds=2,
         transfer=[True, False, "mup"], storage=storage, progress=False,
     )  # fmt: skip
     assert len(report.cells) == 3 * 2 * 2 * 2

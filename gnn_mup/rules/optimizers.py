@@ -109,8 +109,9 @@ def resolve_optimizer(optimizer: Any) -> Optimizer:
 
 def name_of(optimizer: Optimizer) -> str:
     """The name under which `apply_transfer` takes such an optimizer, or the one most like it."""
-    if optimizer.name.lower() in OPTIMIZERS:
-        return optimizer.name.lower()
+    same = OPTIMIZERS.get(optimizer.name.lower())
+    if same is not None and same.family is optimizer.family:
+        return same.name
     alike = (name for name, known in OPTIMIZERS.items() if known[:2] == optimizer[:2])
     return next(alike, "adam")
 

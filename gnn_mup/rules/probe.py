@@ -80,8 +80,10 @@ def _family(make: Make) -> Family:
         return _unbounded(make, gradient, Family.SGD)
     if all(fixed):
         return _unbounded(make, gradient, Family.ADAM)
-    if all(_is(step, other, 0.2) for other in moved[:2]) and _is_flat(step, gradient):
+    if all(_is(step, other, 0.2) for other in moved[:2]) and _is_flat(make):
         return Family.SPECTRAL
+    if all(fixed[:2]) and 1 / 3 < float(moved[2][1:].norm() / step[1:].norm()) < 3:
+        return _unbounded(make, gradient, Family.ADAM)  # its size is kept in factors (Adafactor)
     raise TransferError(
         "its step is neither proportional to the gradient nor independent of its size, entry by "
         "entry or as a matrix"
@@ -96,14 +98,12 @@ def _unbounded(make: Make, gradient: Tensor, family: Family) -> Family:
     return family
 
 
-def _is_flat(step: Tensor, gradient: Tensor) -> bool:
-    """Whether the singular values of a step are about equal, unlike those of the gradient."""
-
-    def spread(matrix: Tensor) -> float:
-        values = torch.linalg.svdvals(matrix)
-        return float(values.max() / values.min())
-
-    return spread(step) < 0.7 * spread(gradient) and spread(step) < 2.5
+def _is_flat(make: Make) -> bool:
+    """Whether a step has about equal singular values where those of the gradient are 1 to 4."""
+    left, right = (torch.linalg.qr(_gradient(16, 16) + i)[0] for i in range(2))
+    step = _last_step(make, left * torch.linspace(1, 4, 16).double() @ right, SMALL)
+    values = torch.linalg.svdvals(step)
+    return float(values.max() / values.min()) < 2.2
 
 
 def _adjustment(make: Make) -> str:

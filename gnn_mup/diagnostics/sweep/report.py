@@ -128,9 +128,7 @@ class SweepReport(Curves):
         short = [f"{self.missing} runs are missing: call sweep again"] * bool(self.missing)
         return [*short, *self.edges, *self.notes]
 
-    def plot(
-        self, path: str | Path, title: str | None = None, axis: str = "learning rate"
-    ) -> Path:
+    def plot(self, path: str | Path, title: str | None = None, axis: str = "learning rate") -> Path:
         """Loss (and metric) against the learning rate, one line per size, side by side."""
         from .plots import plot_rates
 
