@@ -171,9 +171,9 @@ def test_under_sgd_an_update_follows_its_gradient() -> None:
 
 
 def test_a_decay_that_follows_its_rate_is_not_blamed() -> None:
-    rows = judged([slope(0.5, kind="step"), slope(0.5, kind="decay")])
+    rows = judged([slope(0.5, kind="rate"), slope(0.5, kind="decay")])
     causes, _ = Blame(rows, {}, follows_gradient=False).causes()
-    assert [row.kind for row in causes] == ["step"]
+    assert [row.kind for row in causes] == ["rate"]
     causes, _ = Blame(rows[1:], {}, follows_gradient=False).causes()
     assert [row.kind for row in causes] == ["decay"]
 

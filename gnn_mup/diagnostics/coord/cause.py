@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .layers import is_stream
+from .layers import is_stream, unpacked
 from .record import LOGITS
 from .slopes import FAIL, Slope
 from .stream import BRANCH
 
-STAGES = (("features", "start", "branch"), ("eps",), ("step", "own", "decay", "forgotten"))
+STAGES = (("features", "start", "branch"), ("eps",), ("rate", "step", "own", "decay", "forgotten"))
 """Kinds by what moves what: sizes at initialisation move updates, epsilon moves Adam's."""
 
 
@@ -28,14 +28,14 @@ class Suspect:
     own_part: float
     order: int
     alone: bool = True
-    """Whether nothing else measures what its layer does itself: a vector has no ``step``."""
+    """Whether nothing else measures what its layer does itself: a vector has no ``rate``."""
 
     @property
     def by_itself(self) -> bool:
         """Whether the layer itself is off, and not only what it is given."""
-        follows = ("change",) if self.alone else ("change", "own")
+        follows = ("change",) if self.alone else ("change", "own", "step")
         if self.slope.kind in follows or is_stream(self.slope.layer):
-            return False  # ``own`` of a matrix is its step times an alignment that others move
+            return False  # of a matrix only its rate is its own doing
         same_way = self.own_part * self.slope.excess > 0
         return same_way and abs(self.own_part) > self.slope.room
 
@@ -89,7 +89,7 @@ class Blame:
         return kept, list(rest)
 
     def _alone(self, slope: Slope) -> bool:
-        return (slope.layer, slope.place, "step", slope.axis) not in self.slopes
+        return (slope.layer, slope.place, "rate", slope.axis) not in self.slopes
 
     def own_part(self, slope: Slope) -> float:
         """The excess of a slope without that of what the layer is given."""
@@ -110,13 +110,12 @@ class Blame:
                 given.append(self._excess(slope, layer, "gradient"))
             return given
         if slope.kind == "decay":  # a learning rate that is off moves its product with the decay
-            rate = self.slopes.get((layer, slope.place, "step", slope.axis))
-            return [self.own_part(rate)] if rate is not None else []
+            return [self._excess(slope, layer, "rate")]
         return []
 
     def _excess(self, slope: Slope, layer: str, kind: str) -> float:
         """The excess of another quantity at the same place, 0 where it is not known."""
-        for name in (layer, layer.rpartition(".")[0]):  # a packed projection has one input
+        for name in dict.fromkeys((layer, unpacked(layer))):
             found = self.slopes.get((name, slope.place, kind, slope.axis))
             if found is not None:
                 return found.excess

@@ -62,6 +62,7 @@ def collected(
     for value, number in numbers:
         if not (value.name in silent and value.kind in ("change", "own", "step", "gradient")):
             number /= scales.get(value.name, 1.0) if value.kind == "gradient" else 1.0
+            number /= _query_factor(plan, value)
             step = 0 if value.kind == "gradient" else value.step
             pooled.setdefault((step, value.name, value.kind), []).append(number)
     for name, given in settings.items():
@@ -112,6 +113,14 @@ def _gradient_scales(plan: Plan | None, run: Run) -> dict[str, float]:
         wide = 1.0 if record.kind in FINITE_OUT else plan.width / run.width
         out[name] = gradient_scale(record.where) * wide
     return out
+
+
+def _query_factor(plan: Plan | None, value: Value) -> float:
+    """Beside a base the weights of queries carry the factor of the logits, in scale and rate."""
+    if plan is None or not plan.relative or value.name not in plan.scores:
+        return 1.0
+    updates = value.kind in ("own", "step", "features", "start")
+    return plan.params[value.name].where.factor if updates and value.name in plan.params else 1.0
 
 
 def _silent(

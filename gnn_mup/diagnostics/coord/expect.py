@@ -44,8 +44,8 @@ def expectation(
         return Expected(0.0, BOTH)
     if kind == "forgotten":  # measured, and noisy; ``decay`` is the same without noise
         return Expected(0.0, FREE if coupled else BOTH, room=2.0)
-    if layer.generates and wide and kind in ("features", "start", "own", "step"):
-        return Expected(-1.0 if kind in ("own", "step") else -0.5, BOTH)
+    if layer.generates and wide and kind in ("features", "start", "own", "step", "rate"):
+        return Expected(-0.5 if kind in ("features", "start") else -1.0, BOTH)
     if kind == "start":
         finite = layer.kind == "width-out"
         return Expected(-0.5 if finite and wide else 0.0, BOTH if finite else FREE)
@@ -55,7 +55,7 @@ def expectation(
         return Expected(_on_stream(layer, axis), BOTH)
     if kind == "own":
         return Expected(0.0, UP if layer.late and steps < LATE_STEPS else BOTH, room=2.0)
-    if kind == "step":
+    if kind in ("step", "rate"):
         return Expected(0.0, BOTH)
     if kind == "change":
         return Expected(0.0, BOTH if layer.role == OUTPUT or is_stream(layer.group) else FREE)

@@ -48,6 +48,11 @@ def short(name: str) -> str:
     return name.replace("in_proj_weight", "in_proj").removesuffix(".weight")
 
 
+def unpacked(layer: str) -> str:
+    """The layer that queries, keys or values are packed into: it has one input, one gradient."""
+    return layer[:-2] if layer[-2:] in (".q", ".k", ".v") and "in_proj" in layer else layer
+
+
 def folded(name: str) -> str:
     """The name with its first number left open: ``convs.0.nn.2`` -> ``convs.*.nn.2``; a number that
     ends a name counts as well, ``gcl_0.w`` -> ``gcl_*.w``."""

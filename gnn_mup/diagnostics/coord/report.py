@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .collect import Record
 from .conclude import conclude
 from .expect import expectation
-from .layers import Layer, at, places
-from .slopes import APART, Point, Slope, fit, judged, usual_variances, with_interval
+from .layers import Layer, at, places, unpacked
+from .slopes import APART, PASS, Point, Slope, fit, judged, usual_variances, with_interval
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -75,6 +76,22 @@ class CoordReport:
         for (layer, kind), values in runs.items():
             for place, fraction in places(layer, counts[layer, kind]).items():
                 out[layer, place, kind] = [(*key, at(v, fraction)) for key, v in values.items()]
+        return {**out, **self._rates(out)}
+
+    def _rates(self, points: Mapping[Key, list[Point]]) -> dict[Key, list[Point]]:
+        """What is left of an update once its input and, under SGD, its gradient are taken away:
+        the learning rate, as it acts."""
+        out: dict[Key, list[Point]] = {}
+        for (layer, place, kind), steps in points.items():
+            if kind != "step" or not self.layers[layer].kind:
+                continue
+            rest = [points.get((unpacked(layer), place, "input"), [])]
+            if self.settings.get("family") == "sgd":
+                rest.append(points.get((unpacked(layer), place, "gradient"), []))
+            left = [{p[:3]: p[3] for p in values} for values in rest if values]
+            out[layer, place, "rate"] = [
+                (*p[:3], p[3] - sum(values.get(p[:3], math.nan) for values in left)) for p in steps
+            ]
         return out
 
     @functools.cached_property
@@ -104,7 +121,7 @@ class CoordReport:
                 corrected=points[key][1],
             )  # fmt: skip
             out.append(with_interval(slope, line, usual.get((kind, axis), 0.0)))
-        return judged(out)
+        return _acting(judged(out))
 
     @property
     def _circumstances(self) -> dict[str, Any]:
@@ -123,8 +140,7 @@ class CoordReport:
         among = known.late or known.summed or known.vector
         if not (among and self.settings.get("family") == "sgd") or kind not in ("step", "own"):
             return points, False
-        packed = layer.removesuffix(".q").removesuffix(".k").removesuffix(".v")
-        gradient = self.points.get((packed, place, "gradient"), [])
+        gradient = self.points.get((unpacked(layer), place, "gradient"), [])
         lacking = {point[:3]: point[3] for point in gradient}
         if not lacking:
             return points, False
@@ -232,6 +248,18 @@ class CoordReport:
 
     def __str__(self) -> str:
         return "\n".join([str(self.verdict), *(f"  note: {n}" for n in self.notes)])
+
+
+def _acting(slopes: list[Slope]) -> list[Slope]:
+    """The slopes, without rates of updates that keep their size: a factor in the forward pass may
+    make up for a rate."""
+    kept = {(s.layer, s.place, s.axis) for s in slopes if s.kind == "step" and s.status == PASS}
+    return [
+        replace(s, side="", status="")
+        if s.kind == "rate" and (s.layer, s.place, s.axis) in kept
+        else s
+        for s in slopes
+    ]
 
 
 def _finite(value: float) -> float | None:

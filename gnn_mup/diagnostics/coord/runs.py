@@ -81,7 +81,7 @@ class Task:
         length = size[1] if plan is None or size[1] is None else plan.depth
         run = Run(seed, *size, length)
         settings = group_settings(optimizer.param_groups, names)
-        records = collected(recorder, plan, run, losses, settings)
+        records = collected(recorder, getattr(groups, "plan", plan), run, losses, settings)
         for record in records:
             if record.name in recorder.sources:
                 self.sources.setdefault(record.layer.group, recorder.sources[record.name])

@@ -20,6 +20,7 @@ QUANTITY = {
     "branch": "what it adds to the stream",
     "own": "its own contribution x . dW",
     "step": "the size of its update, |x| |dW|",
+    "rate": "its update beside what it is given",
     "change": "the change",
     "decay": "learning rate times weight decay",
     "eps": "Adam's epsilon beside the gradient",
@@ -78,7 +79,7 @@ def remedy(slope: Slope) -> str:
         )
     if slope.kind == "eps":
         return "epsilon was not transferred: give eps= to apply_transfer, not to the optimizer"
-    if slope.kind in ("own", "step"):
+    if slope.kind in ("own", "step", "rate"):
         return (
             f"the learning rate of {_WHOSE.get(slope.role, 'this layer')} is "
             f"{'too large' if up else 'too small'}, by about {_factor(size, abs(slope.excess))}: "
