@@ -144,7 +144,8 @@ def test_what_is_expected() -> None:
     assert expect("features", "width", generates=True) == (-0.5, "both")
     assert expect("step", "width", generates=True) == (-1.0, "both")
     assert expect("change", "width") == (0.0, "")
-    assert expect("change", "width", "output") == (0.0, "both")
+    assert expect("change", "width", "output") == (0.0, "up")
+    assert expect("change", "depth", "output") == (0.0, "both")
 
 
 def test_the_first_cause_is_the_earliest_that_is_off_by_itself() -> None:

@@ -55,10 +55,14 @@ def expectation(
         return Expected(_on_stream(layer, axis), BOTH)
     if kind == "own":
         return Expected(0.0, UP if layer.late and steps < LATE_STEPS else BOTH, room=2.0)
-    if kind in ("step", "rate"):
+    if kind == "step":  # behind the width, or in attention, what it is given may fall
+        return Expected(0.0, UP if layer.late else BOTH)
+    if kind == "rate":
         return Expected(0.0, BOTH)
+    if kind == "change" and layer.role == OUTPUT:  # a few numbers, part of them by chance
+        return Expected(0.0, UP if wide else BOTH)
     if kind == "change":
-        return Expected(0.0, BOTH if layer.role == OUTPUT or is_stream(layer.group) else FREE)
+        return Expected(0.0, BOTH if is_stream(layer.group) else FREE)
     return Expected(0.0, FREE)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..tensors import transparent
@@ -29,7 +30,8 @@ class Quiet(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if not self.dropout:
             if name in DROPOUT:
-                return args[0] if args else kwargs["input"]
+                x: Tensor = args[0] if args else kwargs["input"]
+                return x.clone()  # what follows may write into it
             if name == "scaled_dot_product_attention" and len(args) < 5:
                 kwargs["dropout_p"] = 0.0
         return self.watched(name, func, args, kwargs)

@@ -253,7 +253,11 @@ class CoordReport:
 def _acting(slopes: list[Slope]) -> list[Slope]:
     """The slopes, without rates of updates that keep their size: a factor in the forward pass may
     make up for a rate."""
-    kept = {(s.layer, s.place, s.axis) for s in slopes if s.kind == "step" and s.status == PASS}
+    kept = {
+        (s.layer, s.place, s.axis)
+        for s in slopes
+        if s.kind == "step" and s.side == "both" and s.status == PASS
+    }
     return [
         replace(s, side="", status="")
         if s.kind == "rate" and (s.layer, s.place, s.axis) in kept
