@@ -65,7 +65,7 @@ def broken(change: Callable[[Any], None], **arguments: Any) -> Callable[..., Any
     """Transfer, with something done to the groups afterwards."""
 
     def transfer(model: nn.Module, example: Any) -> Any:
-        groups = apply_transfer(model, example, lr=0.1, **arguments)
+        groups = apply_transfer(model, example, lr=0.1, **{"base": "paper", **arguments})
         change(groups)
         return groups
 
@@ -107,7 +107,7 @@ def test_one_over_l_left_out() -> None:
 
 def test_one_over_root_l() -> None:
     def transfer(model: Any, example: Any) -> Any:
-        return apply_transfer(model, example, depth=math.isqrt(len(model.convs)))
+        return apply_transfer(model, example, base="paper", depth=math.isqrt(len(model.convs)))
 
     report = check(depths=[4, 9, 16], transfer=transfer)
     assert report.verdict == "fail"
@@ -182,9 +182,11 @@ def test_weight_decay_not_transferred() -> None:
             group["weight_decay"] = 0.1
 
     sizes: dict[str, Any] = {"widths": [16, 32, 64], "depths": [2, 4], "steps": 30}
-    right = decay_check(Net, batch(), **sizes)
+    right = decay_check(Net, batch(), base="paper", **sizes)
     assert right.verdict == "pass", str(right.verdict)
-    wrong = decay_check(Net, batch(), transfer=broken(same_for_all, optimizer="adamw"), **sizes)
+    wrong = decay_check(
+        Net, batch(), base="paper", transfer=broken(same_for_all, optimizer="adamw"), **sizes
+    )
     assert wrong.verdict == "fail"
     assert set(wrong.verdict.layers) == {"convs.*.lin", "dec"}
     assert "weight decay" in str(wrong.verdict)
@@ -205,7 +207,7 @@ def test_the_ordinary_check_sees_the_product_too() -> None:
 
 
 def test_standard_and_mup_fail_where_they_should() -> None:
-    reports = compare(Net, batch(), widths=WIDTHS, depths=DEPTHS, seeds=2)
+    reports = compare(Net, batch(), base="paper", widths=WIDTHS, depths=DEPTHS, seeds=2)
     assert [str(r.verdict.word) for r in reports.values()] == ["fail", "fail", "pass"]
 
     def own(name: str) -> float:
@@ -218,7 +220,7 @@ def test_standard_and_mup_fail_where_they_should() -> None:
 
 
 def test_message_passing_that_is_switched_off_fails() -> None:
-    report = coord_check(sums, batch(), widths=[16, 32], seeds=1, gamma=1e9)
+    report = check(sums, widths=[16, 32], depths=[4], seeds=1, gamma=1e9)
     assert report.verdict == "fail"
     assert report.verdict.layers == ("convs.*",)
     assert "message passing is switched off" in str(report.verdict)

@@ -32,7 +32,10 @@ def example_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-OPTIMIZER = {"metavar": "sgd|adam|adamw", "help": "what the learning rates are for (default: adam)"}
+OPTIMIZER = {
+    "metavar": "sgd|adam|adamw|muon",
+    "help": "what the learning rates are for (default: adam)",
+}
 
 
 def data_arguments(parser: argparse.ArgumentParser, title: str) -> Callable[..., object]:
