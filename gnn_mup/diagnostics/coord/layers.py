@@ -89,7 +89,8 @@ def _layer(name: str, plan: Plan | None) -> Layer:
     late |= bool(_LATE.search(short(bare))) and not prefix
     group = prefix + folded(bare if vector else short(bare))
     role = prefix.strip() or (ON_STREAM if role == STREAM else role)
-    generates = record.kind.value.startswith("generated")
+    weight = plan.params.get(bare.removesuffix("bias") + "weight", record) if vector else record
+    generates = weight.kind.value.startswith("generated")  # a bias as the weight that it belongs to
     kind, summed = record.kind.value, record.branches > 1.0
     return Layer(group, role, late, generates, kind, vector and not prefix, summed)
 
