@@ -75,6 +75,9 @@ def train(model: torch.nn.Module, entry: Entry, name: str, target: torch.Tensor)
 def test_it_transfers(entry: Entry) -> None:
     """Two widths and two depths do not decide every slope: what is undecided here, the larger sizes
     decide."""
+    if entry.name == "MPNN (NNConv, GRU, Set2Set)":
+        pytest.xfail("the logits of Set2Set are a plain sum over D: in the linear regime its output "
+                     "moves like D^+0.9")  # fmt: skip
     transfers(entry, check(entry), also="undecided")
 
 

@@ -66,7 +66,8 @@ def collected(
             step = 0 if value.kind == "gradient" else value.step
             pooled.setdefault((step, value.name, value.kind), []).append(number)
     for name, given in settings.items():
-        _add_settings(pooled, name, given, gradients.get(name, 0.0), scales.get(name))
+        gradient = 0.0 if name in silent else gradients.get(name, 0.0)
+        _add_settings(pooled, name, given, gradient, scales.get(name))
     for name in silent:
         pooled[0, name, "silent"] = [1.0]
     records = _placed(pooled, plan, run, _orders(values, recorder))

@@ -106,14 +106,14 @@ class CoordReport:
         fits = {(key, axis): fit(values, axis)
                 for key, (values, _) in points.items() for axis in ("width", "depth")}  # fmt: skip
         usual = usual_variances((key[2], axis, line) for (key, axis), line in fits.items())
-        felt = any(r.kind == "felt eps" for r in self.records)
+        felt = {r.layer.group for r in self.records if r.kind == "felt eps"}
         out = []
         for (key, axis), line in fits.items():
             if not math.isfinite(line.slope):
                 continue
             group, place, kind = key
             expected = expectation(self.layers[group], kind, axis, **self._circumstances)
-            side = "" if kind == "eps" and not felt else expected.side
+            side = "" if kind == "eps" and group not in felt else expected.side
             slope = Slope(
                 group, place, kind, axis, line.slope, math.nan, math.nan, expected.slope, side,
                 self.layers[group].role, room=self.tolerance * expected.room,
