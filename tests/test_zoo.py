@@ -76,8 +76,7 @@ def test_it_transfers(entry: Entry) -> None:
     """Two widths and two depths do not decide every slope: what is undecided here, the larger sizes
     decide."""
     if entry.name == "MPNN (NNConv, GRU, Set2Set)":
-        pytest.xfail("the logits of Set2Set are a plain sum over D: in the linear regime its output "
-                     "moves like D^+0.9")  # fmt: skip
+        pytest.xfail("Set2Set's logits are a plain sum over D: its output moves like D^+0.9")
     transfers(entry, check(entry), also="undecided")
 
 
