@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import as_patterns, check_number, writing
 from ..errors import TransferError
 from . import table as rules
+from .audit import Audit
 from .multipliers import Multipliers
 from .notes import Note
 from .optimizers import OPTIMIZERS, resolve_optimizer
@@ -164,6 +165,8 @@ class Plan:
     folds: tuple[Fold, ...] = ()
     scores: frozenset[str] = frozenset()
     """Parameters that act only by weighing other features: attention and gates."""
+    audit: Audit | None = None
+    """Predicted and measured, by tensor; None with ``audit=False``."""
 
     @property
     def gamma(self) -> float:
