@@ -2,7 +2,7 @@
 
     python benchmarks/run.py                 # about ten minutes on two cores
     python benchmarks/run.py --quick         # the smaller half of the sizes
-    python benchmarks/run.py --write         # and put the table into the README
+    python benchmarks/run.py --write         # and put the table into docs/cost.md
 
 Every row is measured in a process of its own. Times are CPU times; the steps of the untouched, the
 transferred and mup's model are interleaved in one run, and what is shown is the median of their
@@ -37,7 +37,7 @@ from gnn_mup import apply_transfer
 
 SIZES = [("gcn", 64, 8), ("gin", 64, 8), ("gcn", 256, 8), ("gcn", 64, 64)]
 LARGE = [("gcn", 256, 32), ("gcn", 64, 256), ("gcn", 1600, 8)]
-README = Path(__file__).parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent / "docs" / "cost.md"
 MARKS = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 
 
@@ -192,13 +192,13 @@ def line(conv: str, width: int, depth: int, r: dict[str, float]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def written(text: str, readme: Path = README) -> None:
-    """The text between the marks of the README."""
-    before, mark, rest = readme.read_text().partition(MARKS[0])
+def written(text: str, page: Path = PAGE) -> None:
+    """Put the text between the marks of the page."""
+    before, mark, rest = page.read_text().partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     if not (mark and end):
-        sys.exit(f"{readme} has no marks {MARKS[0]} and {MARKS[1]} to put the table between")
-    readme.write_text(f"{before}{mark}\n{text}\n{end}{after}")
+        sys.exit(f"{page} has no marks {MARKS[0]} and {MARKS[1]} to put the table between")
+    page.write_text(f"{before}{mark}\n{text}\n{end}{after}")
 
 
 def size(text: str) -> tuple[str, int, int]:
@@ -213,7 +213,7 @@ def size(text: str) -> tuple[str, int, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="only the smaller sizes")
-    parser.add_argument("--write", action="store_true", help="put the table into the README")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/cost.md")
     parser.add_argument("--sizes", nargs="+", type=size, metavar="gcn:64x8", help="only these")
     parser.add_argument("--row", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()

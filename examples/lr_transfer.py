@@ -18,11 +18,13 @@ from experiments.models import GCNBlock
 from experiments.problems import PROBLEMS
 from experiments.study import KINDS, OPTIMIZERS, Grid, parser, run, start, write
 from experiments.training import training
+from torch import nn
 
+from gnn_mup import plan_transfer
 from gnn_mup.data.measure import weight_decay_from_tau
 
 BATCHES = {"QM9": 1, "digits": 1, "MNIST": 1, "Cora": 12, "CamVid-SP": 1}
-STEPS = {"adam": 24, "adamw": 24, "sgd": 48}
+STEPS = {"adam": 24, "adamw": 24, "muon": 24, "sgd": 48}
 RUNS = 2.0
 """The time scale of AdamW's decay, in runs: the paper has 0.4 to 1.9 (tau_epoch over epochs)."""
 
@@ -31,6 +33,9 @@ ADAM = {
     "mup": Grid(-11, -4),
     "standard": Grid(-12, -5),
 }
+MUON = {"transfer": Grid(-4.5, -0.5, 0.5), "standard": Grid(-11, -4)}
+"""mup has no rule for it; the standard one is torch's Muon for the same matrices, with
+``adjust_lr_fn="match_rms_adamw"``, and AdamW for the rest, at one learning rate."""
 SGD = {
     "QM9": {"transfer": Grid(-4, -0.5, 0.5), "mup": Grid(-12, -5), "standard": Grid(-13, -5)},
     "Cora": {"transfer": Grid(-3, 1, 0.5), "mup": Grid(-8, -1), "standard": Grid(-9, -2)},
@@ -40,7 +45,9 @@ MORE_SGD = {"transfer": Grid(-2.5, 2, 0.5), "mup": Grid(-9, -1), "standard": Gri
 
 def grids_for(name: str, optimizer: str) -> dict[str, Grid]:
     """Where the optima lie: each parameterization counts its learning rates in its own unit."""
-    return SGD.get(name, MORE_SGD) if optimizer == "sgd" else ADAM
+    if optimizer == "sgd":
+        return SGD.get(name, MORE_SGD)
+    return MUON if optimizer == "muon" else ADAM
 
 
 def main() -> None:
@@ -75,8 +82,22 @@ def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
 
 def kinds_for(optimizer: str) -> dict[str, Any]:
     """The parameterizations; under SGD with the first-layer correction, measured on the batch."""
+    if optimizer == "muon":
+        return {"transfer": {"base": "paper"}, "standard": standard_muon}
     transfer = {"correction": "auto"} if optimizer == "sgd" else True
     return {**KINDS, "transfer": transfer}
+
+
+def standard_muon(model: nn.Module, example: Any, lr: float) -> list[dict[str, Any]]:
+    """Muon for the matrices between widths and AdamW for the rest, all at one learning rate."""
+    plan = plan_transfer(model, example, optimizer="muon", base="paper")
+    groups: dict[str, dict[str, Any]] = {
+        part: {"params": [], "lr": lr, "optimizer": part} for part in ("muon", "adamw")
+    }
+    for name, parameter in model.named_parameters():
+        part = "adamw" if plan.params[name].matrix is None else "muon"
+        groups[part]["params"].append(parameter)
+    return list(groups.values())
 
 
 def decay_for(optimizer: str, epoch: int, steps: int) -> Any:

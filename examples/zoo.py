@@ -4,7 +4,7 @@
     python examples/zoo.py --quick               # widths 32 and 128, depths 4 and 16
     python examples/zoo.py --optimizer sgd       # another optimizer: files of their own
     python examples/zoo.py --only GPS SchNet     # those whose name has one of these words
-    python examples/zoo.py --readme              # put the table into README.md as well
+    python examples/zoo.py --write               # put the table into docs/zoo.md as well
 
 The models stand in tests/zoo, each with what has to be found in it. Writes zoo.csv and zoo.md to
 examples/results; with --only the other rows of zoo.csv stay as they are.
@@ -111,7 +111,7 @@ def markdown(rows: list[dict[str, str]], heading: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def into_readme(text: str, file: Path) -> None:
+def into_page(text: str, file: Path) -> None:
     before, opened, rest = file.read_text().partition(OPEN)
     _, closed, after = rest.partition(CLOSE)
     if not (opened and closed):
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adam", choices=["sgd", "adam", "adamw"])
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--readme", action="store_true")
+    parser.add_argument("--write", "--readme", action="store_true", help="to docs/zoo.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -159,8 +159,8 @@ def main() -> None:
     )
     text = markdown(listed, heading)
     file.with_suffix(".md").write_text(text)
-    if args.readme:
-        into_readme(text, ROOT / "README.md")
+    if args.write:
+        into_page(text, ROOT / "docs" / "zoo.md")
     print(text)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .api.groups import TransferGroups, transfer_groups
     from .api.interop import attach_infshapes
     from .api.lr_find import lr_find
+    from .api.pair import MuonAdamW
     from .api.rates import clip_grad_norm_, group_rates, set_lr
     from .api.transfer import apply_transfer, plan_transfer, remove_transfer
     from .api.watch import watch
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .diagnostics.sweep.fit import Fit
     from .diagnostics.sweep.sweep import sweep
     from .diagnostics.sweep.tune import tune
+    from .rules.optimizers import family_of
     from .rules.plan import Plan
 
 __version__ = "0.1.0"
@@ -44,6 +46,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ".api.groups": ("TransferGroups", "transfer_groups"),
     ".api.interop": ("attach_infshapes",),
     ".api.lr_find": ("lr_find",),
+    ".api.pair": ("MuonAdamW",),
     ".api.rates": ("clip_grad_norm_", "group_rates", "set_lr"),
     ".api.transfer": ("apply_transfer", "plan_transfer", "remove_transfer"),
     ".api.watch": ("watch",),
@@ -53,6 +56,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ".diagnostics.sweep.fit": ("Fit",),
     ".diagnostics.sweep.sweep": ("sweep",),
     ".diagnostics.sweep.tune": ("tune",),
+    ".rules.optimizers": ("family_of",),
     ".rules.plan": ("Plan",),
 }
 """Where each name lives. Modules are imported when a name is used, so that ``import gnn_mup`` and
@@ -81,6 +85,7 @@ __all__ = [
     "ExampleNeeded",
     "Fit",
     "FoldReport",
+    "MuonAdamW",
     "NotApplied",
     "Plan",
     "StaleGroups",
@@ -96,6 +101,7 @@ __all__ = [
     "clip_grad_norm_",
     "coord_check",
     "describes",
+    "family_of",
     "fold_transfer",
     "group_rates",
     "load",

@@ -15,11 +15,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from .api.door import name_of
 from .api.groups import TransferGroups, origin_of_parameters, plan_of, transfer_groups
 from .api.transfer import apply_transfer
 from .errors import TransferError
 from .extras import needs
+from .rules.optimizers import name_of
 
 needs("gnn_mup.graphgym", "yacs")
 

@@ -21,13 +21,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .api.checkpoint import compare_factors, factors_of
-from .api.door import name_of
 from .api.groups import TransferGroups, plan_of, transfer_groups, transferred_part
 from .api.rates import clip_grad_norm_, group_rates
 from .api.transfer import apply_transfer
 from .api.watch import watch
 from .errors import TransferError, TransferWarning
 from .extras import needs
+from .rules.optimizers import name_of
 
 _KEY = "gnn_mup_factors"
 

@@ -20,6 +20,8 @@ from .errors import TransferError
 from .rules.plan import OPTIMIZERS
 from .rules.table import Family
 
+NAMES = ("sgd", "adam", "adamw", "lion")
+"""Optimizers for which one global learning rate does it: with updates of SGD's or Adam's size."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": F.gelu,
@@ -114,7 +116,7 @@ class TransferGNN(nn.Module):
             ("out_channels", out_channels),
         ]:
             check_size(name, size)
-        check_one_of("optimizer", optimizer, OPTIMIZERS)
+        check_one_of("optimizer", optimizer, NAMES)
         check_one_of("level", level, ("graph", "node"))
         check_one_of("activation", activation, ACTIVATIONS)
         check_number("gamma", gamma, positive=True)

@@ -18,7 +18,7 @@ from .arguments import as_list
 from .errors import TransferError
 
 Edges = tuple[Tensor, Tensor]
-"""Indices (source, target), [2, edges], and one weight an edge."""
+"""Indices (source, target), [2, edges], and one weight per edge."""
 
 
 class NormalizeRows(BaseTransform):  # type: ignore[misc]  # PyG has no type hints
@@ -133,7 +133,7 @@ def operator_edges(
         data: The graph, with ``edge_index`` or ``adj_t``.
         operator: A key of `OPERATORS`.
         n: Number of nodes.
-        weight: Attribute with one weight an edge; None: all 1.
+        weight: Attribute with one weight per edge; None: all 1.
         name: What an error message calls the graph.
     """
     edges, weights = _edges_of(data, name)
@@ -147,7 +147,7 @@ def operator_edges(
         weights = data.get(weight)
         if not isinstance(weights, Tensor) or weights.numel() != edges.size(1):
             raise TransferError(
-                f"{name}: edge_weight={weight!r} has to name one number an edge "
+                f"{name}: edge_weight={weight!r} has to name one number per edge "
                 f"({edges.size(1)}); found {_describe(weights)}."
             )
     if weights is None:

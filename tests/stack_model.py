@@ -74,7 +74,7 @@ def pair(**arguments: Any) -> tuple[nn.Module, Any, nn.Module, Any]:
     """The same transferred model twice."""
     torch.manual_seed(0)
     model = Net(**arguments)
-    groups = apply_transfer(model, CALL, lr=0.1)
+    groups = apply_transfer(model, CALL, base="paper", lr=0.1)
     twin = copy.deepcopy(model)
     return model, groups, twin, transfer_groups(twin)
 

@@ -78,7 +78,7 @@ def test_features_stay_of_order_one_and_alive(name: str, norm: str | None) -> No
         torch.manual_seed(depth)
         model = MODELS[name](N0, WIDTH, depth, OUT, norm=norm)
         x, edge_index = small_graph()
-        plan = apply_transfer(model, (x, edge_index), residual="insert").plan
+        plan = apply_transfer(model, (x, edge_index), base="paper", residual="insert").plan
         assert plan.inserted
         assert (plan.depth, plan.width) == (depth - 2, WIDTH)
         features = last_features(model, x, edge_index)
@@ -96,6 +96,6 @@ def test_without_the_insertion_they_do_not() -> None:
     torch.manual_seed(0)
     model = pyg.GCN(N0, WIDTH, 64, OUT)
     x, edge_index = small_graph()
-    apply_transfer(model, (x, edge_index), residual="off")
+    apply_transfer(model, (x, edge_index), base="paper", residual="off")
     features = last_features(model, x, edge_index)
     assert scale(features) < 0.01 or effective_rank(features) < 2

@@ -87,7 +87,7 @@ def test_packed_queries_are_scaled_in_the_forward_pass() -> None:
 
 
 def test_without_a_base_logits_are_left_alone() -> None:
-    plan = plan_transfer(Separate(64), (X, EDGES))
+    plan = plan_transfer(Separate(64), (X, EDGES), base="paper")
     query, key = (plan.params[f"convs.1.lin_{name}.weight"] for name in ("query", "key"))
     assert (query.lr, query.init_after) == pytest.approx((key.lr, key.init_after))
 
@@ -152,5 +152,5 @@ class Logits(nn.Module):
      ("cosine", False), ("nn", False)],
 )  # fmt: skip
 def test_logits_that_nothing_divides_are_warned_of(way: str, warned: bool) -> None:
-    said = plan_transfer(Logits(way), (X,)).warnings
+    said = plan_transfer(Logits(way), (X,), base="paper").warnings
     assert any("sums of 32 products" in line for line in said) == warned, said

@@ -16,11 +16,13 @@ from torch_geometric.nn import GINConv
 
 import gnn_mup
 from gnn_mup import (
+    MuonAdamW,
     Weight,
     apply_transfer,
     attach_infshapes,
     clip_grad_norm_,
     describes,
+    family_of,
     fold_transfer,
     group_rates,
     load,
@@ -114,6 +116,8 @@ FUNCTIONS: dict[str, tuple[Call, str]] = {
     "watch, no optimizer": (lambda _: watch(3), "watch takes an optimizer, not 3"),
     "watch, other groups": (
         lambda _: watch(torch.optim.Adam(Net().parameters())), r"groups.optimizer\(torch"),
+    "family_of, no class": (lambda _: family_of(3), "3 is neither a known name nor an optimizer"),
+    "MuonAdamW, parameters": (lambda _: MuonAdamW(Net().parameters()), "does not say whose it is"),
     "lr_find, no function": (lambda _: lr_find(adam(), 3), "closure must be a function"),
     "describes, no class": (lambda _: describes(Net()), "takes a class of torch.nn.Module"),
     "describes, no function": (lambda _: describes(Net)(3), r"handler\(layer\) ->"),
@@ -138,7 +142,7 @@ FUNCTIONS: dict[str, tuple[Call, str]] = {
     "TransferGNN, depth": (lambda _: TransferGNN(5, 8, 0, 3), "depth must be a whole number"),
     "TransferGNN, input": (lambda _: TransferGNN(X, 8, 2, 3), "in_channels must be"),
     "TransferGNN, optimizer": (
-        lambda _: TransferGNN(5, 8, 2, 3, optimizer="lion"), "one of 'sgd', 'adam', 'adamw'"),
+        lambda _: TransferGNN(5, 8, 2, 3, optimizer="muon"), "one of 'sgd', 'adam', 'adamw'"),
     "TransferGNN, gamma": (lambda _: TransferGNN(5, 8, 2, 3, gamma=-1), "gamma must be finite"),
     "TransferGNN, mpnn": (
         lambda _: TransferGNN(5, 8, 2, 3, mpnn=lambda w: 3), r"mpnn\(8\) returned int"),
@@ -287,7 +291,7 @@ MEASURES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "measure_gamma, rows": (GRAPH, {"operator": lambda x, e: x[:3]},
         r"return P x, of shape \[12, 5"),
     "measure_gamma, result": (GRAPH, {"operator": lambda x, e: None}, "it returned NoneType"),
-    "measure_gamma, weights": (GRAPH, {"edge_weight": "w"}, "has to name one number an edge"),
+    "measure_gamma, weights": (GRAPH, {"edge_weight": "w"}, "has to name one number per edge"),
     "measure_gamma, count": (GRAPH, {"max_graphs": 1.5},
         "max_graphs is 1.5; it has to be at least"),
     "measure_gamma, seed": (GRAPH, {"max_graphs": 1, "seed": "x"}, "seed must be a whole number"),

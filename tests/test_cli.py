@@ -63,7 +63,7 @@ def use(monkeypatch: pytest.MonkeyPatch, run: object, name: str = "try") -> None
 # ----------------------------------------------------------------------------------- help
 
 OPTIONS = {
-    "demo": ["--out", "--seconds", "--quick"],
+    "demo": ["--out", "--quick"],
     "plan": ["factory", "--example", "--lr", "--optimizer", "--base", "--gamma", "--role"],
     "base-shapes": ["base", "delta", "--out", "--example"],
     "coord-check": ["factory", "--widths", "--depths", "--batch", "--plot", "--html"],
@@ -114,7 +114,6 @@ def test_python_dash_m() -> None:
         (["plan", "m:f", "--role", "encoder"], "'encoder' is not PATTERN=VALUE"),
         (["plan", "m:f", "--lr-mult", "enc*=much"], "'much' is not a number"),
         (["base-shapes", "m:f", "m:g"], "-o/--out"),
-        (["demo", "--seconds", "0"], "0 is not a positive number"),
     ],
 )
 def test_arguments(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,11 +326,11 @@ def test_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     monkeypatch.setattr("gnn_mup.cli.demo", argparse.Namespace(run=run), raising=False)
     assert main(["demo"]) == 1
     assert capsys.readouterr().out == "training\n"
-    assert main(["demo", "--quick", "--seconds", "5", "--out", "x.png", "--json"]) == 1
+    assert main(["demo", "--quick", "--out", "x.png", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == {"out": "x.png", "exit_code": 1}
     assert calls == [
         {"out": Path("gnn-mup-demo.png"), "quick": False},
-        {"out": Path("x.png"), "quick": True, "seconds": 5.0},
+        {"out": Path("x.png"), "quick": True},
     ]
 
 

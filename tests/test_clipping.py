@@ -29,7 +29,7 @@ def made(width: int = 16, depth: int = 3, **arguments: Any) -> tuple[nn.Module, 
     """A transferred model with gradients."""
     torch.manual_seed(0)
     model = Net(width, depth)
-    groups = apply_transfer(model, CALL, **{"lr": 0.1, **arguments})
+    groups = apply_transfer(model, CALL, **{"base": "paper", "lr": 0.1, **arguments})
     loss_of(model).backward()
     return model, groups
 
@@ -67,7 +67,7 @@ def test_at_the_bases_own_size_it_is_torchs_norm(optimizer: str) -> None:
 def test_at_the_reference_of_the_absolute_rules_it_is_torchs_norm() -> None:
     torch.manual_seed(0)
     model = Net(64, 1)
-    groups = apply_transfer(model, CALL, depth=1)
+    groups = apply_transfer(model, CALL, base="paper", depth=1)
     loss_of(model).backward()
     assert float(clip_grad_norm_(groups, 1e9)) == pytest.approx(torchs(model), rel=1e-5)
 
@@ -104,7 +104,7 @@ def norm_of_means(width: int, depth: int) -> tuple[float, float]:
     for seed in range(4):
         torch.manual_seed(seed)
         model = Net(width, depth)
-        groups = apply_transfer(model, CALL, lr=0.03)
+        groups = apply_transfer(model, CALL, base="paper", lr=0.03)
         optimizer = torch.optim.Adam(groups)
         for _ in range(3):
             optimizer.zero_grad()

@@ -48,7 +48,7 @@ def test_inductor_trains_alike() -> None:
 def test_gamma_is_in_force_when_compiled() -> None:
     torch.manual_seed(0)
     model = Net()
-    plan = apply_transfer(model, CALL, gamma=7.0, init="keep").plan
+    plan = apply_transfer(model, CALL, base="paper", gamma=7.0, init="keep").plan
     assert plan.depth == 6  # two message-passing steps in each of three blocks
     by_hand = copy.deepcopy(model)
     remove_transfer(by_hand)
@@ -71,7 +71,7 @@ def test_no_more_graph_breaks_than_before() -> None:
     for transferred in (False, True):
         model = Net(depth=1)
         if transferred:
-            apply_transfer(model, CALL)
+            apply_transfer(model, CALL, base="paper")
         torch._dynamo.reset()
         counts.append(torch._dynamo.explain(model)(*CALL).graph_break_count)
     assert counts[1] <= counts[0]
@@ -80,7 +80,7 @@ def test_no_more_graph_breaks_than_before() -> None:
 def test_inserted_residuals_compile() -> None:
     model = GIN(6, 16, 4, 3)
     with pytest.warns(TransferWarning):
-        apply_transfer(model, (X, EDGES))
+        apply_transfer(model, (X, EDGES), base="paper")
     fast = compiled(model, backend="aot_eager")
     torch.testing.assert_close(fast(X, EDGES), model(X, EDGES))
 
@@ -159,8 +159,8 @@ def test_gamma_holds_on_fused_paths(build: type[nn.Module], kind: str) -> None:
     torch.manual_seed(0)
     model = build()
     fused = copy.deepcopy(model)
-    plan = apply_transfer(model, (X, SIMPLE, BATCH)).plan
-    fused_plan = apply_transfer(fused, (X, adjacency, BATCH)).plan
+    plan = apply_transfer(model, (X, SIMPLE, BATCH), base="paper").plan
+    fused_plan = apply_transfer(fused, (X, adjacency, BATCH), base="paper").plan
     # A matrix shows the features of the nodes, not the messages: a node counts once, not once
     # for each of its edges.
     assert fused_plan.gamma == pytest.approx(plan.gamma, rel=0.1 if "CSR" in kind else 1e-5)

@@ -97,7 +97,7 @@ def test_weights_are_placed_and_sums_scaled_where_they_can_be(wrap: Any, parts: 
     torch._dynamo.reset()
     model, plain = built(wrap, parts), built()
     before = model(example())
-    plan, wanted = (apply_transfer(m, example()).plan for m in (model, plain))
+    plan, wanted = (apply_transfer(m, example(), base="paper").plan for m in (model, plain))
     assert places(plan) == places(wanted)
     assert plan.depth == wanted.depth == L
     if wrap is scripted and parts == "blocks":

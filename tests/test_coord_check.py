@@ -86,7 +86,7 @@ def sums(width: int, depth: int = 4) -> Net:
 
 
 def check(build: Callable[..., nn.Module] = Net, **changes: Any) -> CoordReport:
-    arguments: dict[str, Any] = {"widths": WIDTHS, "depths": DEPTHS, **changes}
+    arguments: dict[str, Any] = {"widths": WIDTHS, "depths": DEPTHS, "base": "paper", **changes}
     return coord_check(build, batch(), **arguments)
 
 
@@ -138,7 +138,7 @@ def broken(change: Callable[[Any], None], **arguments: Any) -> Callable[..., Any
     """Transfer, with something done to the groups afterwards."""
 
     def transfer(model: nn.Module, example: Any) -> Any:
-        groups = apply_transfer(model, example, lr=0.1, **arguments)
+        groups = apply_transfer(model, example, lr=0.1, **{"base": "paper", **arguments})
         change(groups)
         return groups
 
@@ -165,7 +165,13 @@ def test_learning_rate_of_one_role_off_by_root_d(
     wrong = broken(off_by_root(role, power), optimizer=optimizer)
     # small enough that what is too large by sqrt(128) does not blow up in three steps
     report = coord_check(
-        Net, batch(), widths=WIDTHS, optimizer=optimizer, seeds=2, transfer=_scaled(wrong, 0.1)
+        Net,
+        batch(),
+        base="paper",
+        widths=WIDTHS,
+        optimizer=optimizer,
+        seeds=2,
+        transfer=_scaled(wrong, 0.1),
     )
     assert report.verdict == "fail"
     assert report.verdict.layers == (layer,)
@@ -193,7 +199,7 @@ def test_one_over_l_left_out() -> None:
 
 def test_one_over_root_l() -> None:
     def transfer(model: Any, example: Any) -> Any:
-        return apply_transfer(model, example, depth=math.isqrt(len(model.convs)))
+        return apply_transfer(model, example, base="paper", depth=math.isqrt(len(model.convs)))
 
     report = check(depths=[4, 9, 16], transfer=transfer)
     assert report.verdict == "fail"
@@ -254,7 +260,9 @@ def test_large_edge_features_are_no_missing_gamma() -> None:
 
 def test_decoder_sigma_one_under_adam() -> None:
     """W' = W / (sigma sqrt(D) sqrt(D)) with sigma = 1: Adam's step shrinks by sqrt(D)."""
-    report = coord_check(Net, batch(), widths=WIDTHS, transfer=broken(off_by_root("decoder", -0.5)))
+    report = coord_check(
+        Net, batch(), base="paper", widths=WIDTHS, transfer=broken(off_by_root("decoder", -0.5))
+    )
     assert report.verdict == "fail"
     assert report.verdict.layers == ("dec",)
     moved = report.slopes.query("layer == 'output' and kind == 'change' and axis == 'width'")
@@ -284,7 +292,13 @@ def test_the_ordinary_check_sees_the_product_too() -> None:
 
     wrong = broken(same_for_all, optimizer="adamw")
     report = coord_check(
-        Net, batch(), widths=WIDTHS, optimizer="adamw", weight_decay=0.1, transfer=wrong
+        Net,
+        batch(),
+        base="paper",
+        widths=WIDTHS,
+        optimizer="adamw",
+        weight_decay=0.1,
+        transfer=wrong,
     )
     assert "learning rate times weight decay" in str(report.verdict)
 
@@ -303,7 +317,7 @@ def test_standard_and_mup_fail_where_they_should() -> None:
 
 
 def test_message_passing_that_is_switched_off_fails() -> None:
-    report = coord_check(sums, batch(), widths=[16, 32], seeds=1, gamma=1e9)
+    report = coord_check(sums, batch(), base="paper", widths=[16, 32], seeds=1, gamma=1e9)
     assert report.verdict == "fail"
     assert report.verdict.layers == ("convs.*",)
     assert "message passing is switched off" in str(report.verdict)
@@ -318,7 +332,9 @@ def test_dead_features_fail() -> None:
 
 def test_what_transfers_in_width_only_is_said_in_words() -> None:
     batch = (GatedUpdate.example(), torch.randn(30, 3, generator=torch.Generator().manual_seed(1)))
-    wide = coord_check(GatedUpdate, batch, widths=[16, 32, 64], depths=[2, 4], seeds=2)
+    wide = coord_check(
+        GatedUpdate, batch, base="paper", widths=[16, 32, 64], depths=[2, 4], seeds=2
+    )
     limit = next(note for note in wide.notes if "transfers in width only" in note)
     assert "its state is updated through gates" in limit
     assert wide.over("width") == "pass"
@@ -409,12 +425,12 @@ def test_change_is_measured_against_initialisation_by_hand() -> None:
     data = batch()
     torch.manual_seed(0)
     model = Net(16)
-    optimizer = torch.optim.Adam(apply_transfer(model, data), eps=1e-14)
+    optimizer = torch.optim.Adam(apply_transfer(model, data, base="paper"), eps=1e-14)
     before = model(data.x, data.edge_index)
     torch.nn.functional.cross_entropy(before, data.y).backward()
     optimizer.step()
     after = model(data.x, data.edge_index).detach()
-    frame = coord_check(Net, data, widths=[16], seeds=1, steps=1).to_frame()
+    frame = coord_check(Net, data, base="paper", widths=[16], seeds=1, steps=1).to_frame()
     found = frame.query("layer == 'output' and kind == 'change'")["value"].item()
     assert found == pytest.approx(float((after - before.detach()).square().mean().sqrt()), rel=1e-5)
 
@@ -433,7 +449,7 @@ def test_one_forward_a_step_and_nothing_left_behind() -> None:
         return made[-1]
 
     state = torch.random.get_rng_state()
-    coord_check(build, batch(), widths=[16, 32], seeds=1, transfer=_plain, steps=2)
+    coord_check(build, batch(), base="paper", widths=[16, 32], seeds=1, transfer=_plain, steps=2)
     # three a run (two steps and the state behind the last), and the plan's own trace, once
     assert len(calls) - 1 == 2 * 3
     assert torch.equal(state, torch.random.get_rng_state())
@@ -480,7 +496,7 @@ def test_dropout_does_not_count_as_change() -> None:
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
             return super().forward(nn.functional.dropout(x, 0.5, self.training), edge_index)
 
-    frame = coord_check(Dropped, batch(), widths=[16], lr=1e-6, seeds=1).to_frame()
+    frame = coord_check(Dropped, batch(), base="paper", widths=[16], lr=1e-6, seeds=1).to_frame()
     assert frame.query("layer == 'output' and kind == 'change'")["value"].max() < 1e-3
 
 
@@ -497,7 +513,13 @@ def test_the_papers_literal_model_passes(optimizer: str) -> None:
         return [{"params": list(model.parameters()), "lr": model.global_lr(0.1)}]
 
     report = coord_check(
-        build, example, widths=WIDTHS, depths=DEPTHS, optimizer=optimizer, transfer=groups
+        build,
+        example,
+        base="paper",
+        widths=WIDTHS,
+        depths=DEPTHS,
+        optimizer=optimizer,
+        transfer=groups,
     )
     assert report.verdict == "pass", str(report.verdict)
     assert {"encoder", "ups.*", "downs.*", "decoder", "stream"} <= set(report.to_frame()["group"])
@@ -600,16 +622,16 @@ def test_what_is_expected() -> None:
 
 
 def test_not_enough_data() -> None:
-    report = coord_check(Net, batch(), widths=[16], seeds=1)
+    report = coord_check(Net, batch(), base="paper", widths=[16], seeds=1)
     assert report.verdict == "not enough data"
     assert not report.verdict
-    wide = coord_check(Net, batch(), widths=[16, 32], seeds=1)
+    wide = coord_check(Net, batch(), base="paper", widths=[16, 32], seeds=1)
     assert wide.verdict != "fail"  # two points of one seed have no interval
 
 
 def test_every_sum_of_a_block_has_a_stream_of_its_own() -> None:
     batch = (GPS.example(), torch.randn(3, 3))
-    groups = coord_check(GPS, batch, widths=[8], depths=[3], seeds=1).to_frame()
+    groups = coord_check(GPS, batch, base="paper", widths=[8], depths=[3], seeds=1).to_frame()
     counts = groups[groups["kind"] == "features"].query("step == 0 and role == 'stream'")
     assert dict(counts["group"].value_counts()) == {"stream": 3, "stream 2": 3, "stream 3": 3}
 
@@ -634,7 +656,9 @@ class Pooled(nn.Module):
 @pytest.mark.parametrize("transfer", [True, False])
 def test_what_is_added_to_learned_queries_is_no_branch(transfer: bool) -> None:
     batch = (torch.randn(6, 7, 8, generator=torch.Generator().manual_seed(1)), torch.randn(6, 5))
-    report = coord_check(Pooled, batch, widths=[8], depths=[3], seeds=1, transfer=transfer)
+    report = coord_check(
+        Pooled, batch, base="paper", widths=[8], depths=[3], seeds=1, transfer=transfer
+    )
     found = {layer for layer in report.to_frame()["group"] if layer.startswith("branch of")}
     assert found == {"branch of body.*.mab.attn.out_proj", "branch of body.*.mab.lin",
                      "branch of pool.mab.lin"}  # fmt: skip
@@ -669,10 +693,12 @@ def test_pictures_and_report(tmp_path: Path) -> None:
 
 
 def test_assert_transfers() -> None:
-    report = assert_transfers(Net, batch(), widths=[16, 32, 64], depths=[4, 8], seeds=2)
+    report = assert_transfers(
+        Net, batch(), base="paper", widths=[16, 32, 64], depths=[4, 8], seeds=2
+    )
     assert report.verdict == "pass"
     with pytest.raises(AssertionError, match=r"1/L is missing"):
-        assert_transfers(Net, batch(), widths=[16, 32], depths=[4, 8], residual="off")
+        assert_transfers(Net, batch(), base="paper", widths=[16, 32], depths=[4, 8], residual="off")
 
 
 MODELS = """
@@ -721,7 +747,7 @@ def test_command_line(
 
 def test_a_probe_stands_in_for_a_batch() -> None:
     inputs, target = probe_batch(Net(16))
-    report = coord_check(Net, (inputs, target), widths=[16, 32], seeds=1)
+    report = coord_check(Net, (inputs, target), base="paper", widths=[16, 32], seeds=1)
     assert report.records
 
 
@@ -743,7 +769,7 @@ def test_mistakes_are_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(TransferError, match=words):
         coord_check(Net, batch(), **arguments)
     with pytest.raises(TransferError, match="batch"):
-        coord_check(Net, [], widths=[8])
+        coord_check(Net, [], base="paper", widths=[8])
     with pytest.raises(TransferError, match="above 0"):
         decay_check(Net, batch(), widths=[8], weight_decay=0.0)
 

@@ -50,7 +50,7 @@ def moved(width: int, optimizer: str, wrong: bool = False) -> float:
     for seed in range(4):
         torch.manual_seed(seed)
         model = Scored(width)
-        groups = apply_transfer(model, (DATA,), lr=0.02, optimizer=optimizer)
+        groups = apply_transfer(model, (DATA,), base="paper", lr=0.02, optimizer=optimizer)
         if wrong:  # the row of a decoder: initial RMS 1/D
             with torch.no_grad():
                 model.weight.mul_(width**-0.5)
@@ -71,7 +71,7 @@ def slope(measure: Callable[[int], float]) -> float:
 
 
 def placed(model: nn.Module, **arguments: object) -> Plan:
-    return apply_transfer(model, (DATA,), **arguments).plan  # type: ignore[arg-type]
+    return apply_transfer(model, (DATA,), **{"base": "paper", **arguments}).plan  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("model", [Scored, Cosine])

@@ -36,7 +36,7 @@ class Wordy(nn.Module):
 def plan_of(model: nn.Module, call: tuple[Any, ...], **arguments: Any) -> Plan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TransferWarning)
-        return plan_transfer(model, call, **arguments)
+        return plan_transfer(model, call, **{"base": "paper", **arguments})
 
 
 PLANS = {

@@ -31,7 +31,7 @@ ETA = 0.1
 def made(**settings: Any) -> tuple[nn.Module, TransferGroups]:
     torch.manual_seed(0)
     model = Net()
-    apply_transfer(model, CALL, lr=ETA)
+    apply_transfer(model, CALL, base="paper", lr=ETA)
     return model, transfer_groups(model, **settings)
 
 

@@ -187,7 +187,7 @@ def test_expected_answer(
     cls: type[nn.Module], example: tuple[Tensor, ...], expected: Expect
 ) -> None:
     torch.manual_seed(1)
-    assert not differences(plan_transfer(cls(), example), expected)
+    assert not differences(plan_transfer(cls(), example, base="paper"), expected)
 
 
 def test_a_learned_query_has_the_width() -> None:
@@ -198,12 +198,14 @@ def test_a_learned_query_has_the_width() -> None:
     model.pool, model.dec = pool, nn.Linear(D, OUT)
     model.forward = lambda x, batch: model.dec(pool(x, batch))  # type: ignore[method-assign]
     x = torch.randn(NODES, D)
-    plan = plan_transfer(model, (x, FIELDS["batch"]), residual="off")
+    plan = plan_transfer(model, (x, FIELDS["batch"]), base="paper", residual="off")
     assert {plan.params[f"pool.pma{i}.seed"].kind for i in (1, 2)} == {"vector"}
 
 
 def test_it_transfers_over_width_and_depth() -> None:
     target = torch.randn(NODES, OUT, generator=torch.Generator().manual_seed(0))
     for sizes in ({"widths": (32, 64, 128)}, {"widths": (32,), "depths": (4, 8, 16)}):
-        report = coord_check(Entities, ((EDGES,), target), steps=3, lr=0.02, seeds=2, **sizes)
+        report = coord_check(
+            Entities, ((EDGES,), target), steps=3, lr=0.02, seeds=2, base="paper", **sizes
+        )
         assert report.verdict == "pass", str(report.verdict)

@@ -48,7 +48,9 @@ def test_base_shape_file(tmp_path: Path) -> None:
 def test_extension() -> None:
     module = example("extension")
     plan = module.plan_transfer(
-        module.Net(), (module.torch.randn(20, 8), module.torch.randint(0, 20, (2, 60)))
+        module.Net(),
+        (module.torch.randn(20, 8), module.torch.randint(0, 20, (2, 60))),
+        base="paper",
     )
     assert plan.depth == 4
     assert plan.params["mixers.0.weight"].role == "residual"

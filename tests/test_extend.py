@@ -54,7 +54,7 @@ def registry() -> Iterator[None]:
 
 
 def test_an_unknown_kernel_is_named() -> None:
-    plan = plan_transfer(Net(), EXAMPLE)
+    plan = plan_transfer(Net(), EXAMPLE, base="paper")
     assert plan.depth == 3  # that data passes a weight there is seen all the same
     (warning,) = [w for w in plan.warnings if "gnn_mup_test.fused" in w]
     assert "encoder.weight" in warning
@@ -67,7 +67,7 @@ def test_a_description_gives_the_fan_in() -> None:
     def fused_layer(layer: Fused) -> dict[str, Weight]:
         return {"weight": Weight(fan_in=(0,), fan_out=(1,))}
 
-    plan = plan_transfer(Net(), EXAMPLE)
+    plan = plan_transfer(Net(), EXAMPLE, base="paper")
     assert not plan.warnings
     found = {n: (p.role, p.kind, p.fan_in) for n, p in plan.params.items() if "conv" not in n}
     assert found["encoder.weight"] == ("encoder", "data-in", 5)
@@ -81,10 +81,10 @@ def test_wrong_descriptions_are_refused() -> None:
         describes(fused)  # type: ignore[arg-type]
     describes(Fused)(lambda layer: {"wait": Weight()})
     with pytest.raises(TransferError, match="describes 'wait', and the layer at encoder has only"):
-        plan_transfer(Net(), EXAMPLE)
+        plan_transfer(Net(), EXAMPLE, base="paper")
     describes(Fused)(lambda layer: {"weight": Weight(fan_in=(2,))})
     with pytest.raises(TransferError, match="names axis 2 of 'weight'"):
-        plan_transfer(Net(), EXAMPLE)
+        plan_transfer(Net(), EXAMPLE, base="paper")
 
 
 class Lossy(Net):
@@ -93,5 +93,5 @@ class Lossy(Net):
 
 
 def test_a_lost_trace_is_named() -> None:
-    plan = plan_transfer(Lossy(), EXAMPLE)
+    plan = plan_transfer(Lossy(), EXAMPLE, base="paper")
     assert any("lost its way to the output [9, 3]" in warning for warning in plan.warnings)

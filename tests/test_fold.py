@@ -60,7 +60,7 @@ class Net(nn.Module):
 
 def trained(model: nn.Module) -> nn.Module:
     """A few steps, so that nothing is as it was drawn."""
-    optimizer = torch.optim.Adam(apply_transfer(model, (X, EDGES), lr=0.1))
+    optimizer = torch.optim.Adam(apply_transfer(model, (X, EDGES), base="paper", lr=0.1))
     for _ in range(3):
         optimizer.zero_grad()
         model(X, EDGES).square().mean().backward()
@@ -109,7 +109,7 @@ class StatesAdded(Net):
 def test_a_state_that_the_next_layer_reads_is_not_scaled(residual: str) -> None:
     torch.manual_seed(1)
     model = StatesAdded()
-    apply_transfer(model, (X, EDGES), residual=residual, init="keep")
+    apply_transfer(model, (X, EDGES), base="paper", residual=residual, init="keep")
     before = model(X, EDGES)
     fold_transfer(model)
     torch.testing.assert_close(model(X, EDGES), before, rtol=1e-5, atol=1e-5)
@@ -119,7 +119,7 @@ def test_sums_outside_layers_fold_too() -> None:
     """Messages that a forward sums by itself: gamma goes into the layer that made them."""
     torch.manual_seed(1)
     model = ByHand()
-    plan = apply_transfer(model, ByHand.example(), init="keep").plan
+    plan = apply_transfer(model, ByHand.example(), base="paper", init="keep").plan
     assert plan.gamma > 1.5
     before = model(*ByHand.example())
     assert fold_transfer(model).complete
@@ -132,7 +132,11 @@ def test_every_model_leaves_as_it_was(cls: type[Toy]) -> None:
     torch.manual_seed(1)
     model = cls().eval()
     old = output_of(model)
-    options = {"depth": 5, **cls.expected.options}  # no power of two: rounding shows
+    options = {
+        "base": "paper",
+        "depth": 5,
+        **cls.expected.options,
+    }  # no power of two: rounding shows
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TransferWarning)
         apply_transfer(model, cls.example(), init="keep", **options)
@@ -162,14 +166,14 @@ def assert_same(one: Tensor, other: Tensor) -> None:
 
 
 def test_the_plan_says_what_a_checkpoint_meets() -> None:
-    note = plan_transfer(Net("graph", "relu"), (X, EDGES), init="keep").notes[-1]
+    note = plan_transfer(Net("graph", "relu"), (X, EDGES), base="paper", init="keep").notes[-1]
     assert "4 x residual branch times 0.25; 4 x message passing divided by gamma =" in note
     assert "unfold_transfer(model), which brings its outputs back into convs.{0..3}" in note
     assert "exactly; or pass residual='off', gamma=None" in note
-    note = plan_transfer(Net("gcn", "gelu"), (X, EDGES), init="keep").notes[-1]
+    note = plan_transfer(Net("gcn", "gelu"), (X, EDGES), base="paper", init="keep").notes[-1]
     assert "all but what cannot be: gelu does not commute with it" in note
     for options in ({"init": "keep", "residual": "off", "gamma": None}, {}):
-        plan = plan_transfer(Net(), (X, EDGES), **options)
+        plan = plan_transfer(Net(), (X, EDGES), base="paper", **options)
         assert not any("init='keep'" in text for text in plan.notes)
 
 
@@ -177,14 +181,14 @@ def test_a_checkpoint_comes_and_goes() -> None:
     """Unfolded and folded back, a model trained elsewhere has its own weights again."""
     model = Net("graph", "relu").eval()
     weights, before = copy.deepcopy(model.state_dict()), model(X, EDGES)
-    apply_transfer(model, (X, EDGES), init="keep")
+    apply_transfer(model, (X, EDGES), base="paper", init="keep")
     assert not torch.allclose(model(X, EDGES), before, atol=1e-3)
     assert unfold_transfer(model).complete
     assert_same(model(X, EDGES), before)
     assert fold_transfer(model).complete
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, weights[name], rtol=1e-6, atol=0)
-    apply_transfer(model, (X, EDGES), init="keep")
+    apply_transfer(model, (X, EDGES), base="paper", init="keep")
     unfold_transfer(model)
     remove_transfer(model)
     for name, value in model.state_dict().items():
@@ -198,10 +202,10 @@ def test_checkpoints_go_back_where_they_belong(tmp_path) -> None:
     other = Net()
     with pytest.raises(TransferError, match=r"this one is not: call apply_transfer"):
         load(other, path)
-    apply_transfer(other, (X, EDGES))
+    apply_transfer(other, (X, EDGES), base="paper")
     torch.testing.assert_close(load(other, path).eval()(X, EDGES), model(X, EDGES))
     deeper = Net()
-    apply_transfer(deeper, (X, EDGES), depth=9)
+    apply_transfer(deeper, (X, EDGES), base="paper", depth=9)
     with pytest.raises(TransferError, match=r"the factors differ at 1 places"):
         load(deeper, path)
     save(Net(), path)

@@ -50,7 +50,7 @@ def planned(model: nn.Module, recipe: Recipe, **options: Any) -> Plan | None:
     """The plan, or None where the transfer was refused; nothing may have changed either way."""
     before = fingerprint(model)
     try:
-        plan = plan_transfer(model, example(recipe), **options)
+        plan = plan_transfer(model, example(recipe), **{"base": "paper", **options})
     except TransferError as error:
         note(f"refused: {error}")
         plan = None
@@ -65,7 +65,7 @@ def transferred(model: nn.Module, recipe: Recipe, **options: Any) -> Plan | None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            groups = apply_transfer(model, example(recipe), **options)
+            groups = apply_transfer(model, example(recipe), **{"base": "paper", **options})
         except TransferError:
             assert fingerprint(model) == before
             return None

@@ -29,7 +29,7 @@ class Sums(nn.Module):
 
 
 def test_gamma_does_not_explode_with_depth() -> None:
-    found = [plan_transfer(Sums(depth), (X, EDGES)) for depth in (4, 64)]
+    found = [plan_transfer(Sums(depth), (X, EDGES), base="paper") for depth in (4, 64)]
     for plan in found:
         assert all(0 < m.factor < 1 for m in plan.messages)
     assert found[1].gamma == pytest.approx(found[0].gamma, rel=0.35)
@@ -37,6 +37,6 @@ def test_gamma_does_not_explode_with_depth() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 5.0])
 def test_a_constant_on_the_encoder_is_no_scaled_skip(scale: float) -> None:
-    plan = plan_transfer(Sums(4, scale), (X, EDGES))
+    plan = plan_transfer(Sums(4, scale), (X, EDGES), base="paper")
     assert plan.depth == 4
     assert [b.what for b in plan.branches] == ["residual branch"]

@@ -89,10 +89,10 @@ def test_every_public_name_is_there_when_asked_for() -> None:
 
 
 MISSING = {
-    "sweep": ("optuna", lambda g: g.sweep(None, None, sizes=[], lrs=[])),
+    "sweep": ("optuna", lambda g: g.sweep(None, None, base="paper", sizes=[], lrs=[])),
     "tune": ("pandas", lambda g: g.tune(None, None, proxy=8)),
-    "coord_check": ("scipy", lambda g: g.coord_check(None, None, widths=[])),
-    "plan.to_frame": ("pandas", lambda g: g.plan_transfer(_net()).to_frame()),
+    "coord_check": ("scipy", lambda g: g.coord_check(None, None, base="paper", widths=[])),
+    "plan.to_frame": ("pandas", lambda g: g.plan_transfer(_net(), base="paper").to_frame()),
     "digits": ("sklearn", lambda g: import_module("gnn_mup.data.datasets").digits(1)),
     "attach_infshapes": ("mup", lambda g: g.attach_infshapes(None, None)),
 }

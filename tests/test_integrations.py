@@ -53,7 +53,9 @@ def lightning_module(common: Any, depth: int = 4, **arguments: Any) -> Any:
             super().__init__()
             torch.manual_seed(0)
             self.model = common.GNN(depth=depth)
-            self.apply_transfer(self.model, next(iter(loader(common))), **{"lr": 0.1, **arguments})
+            self.apply_transfer(
+                self.model, next(iter(loader(common))), **{"base": "paper", "lr": 0.1, **arguments}
+            )
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:
             out = self.model(batch.x, batch.edge_index, batch.batch)
@@ -208,7 +210,7 @@ def test_a_model_without_transfer_is_named(common: Any) -> None:
 
 def test_rates_have_a_name_for_each_group(common: Any) -> None:
     torch.manual_seed(0)
-    groups = apply_transfer(common.GNN(), next(iter(loader(common))), lr=0.1)
+    groups = apply_transfer(common.GNN(), next(iter(loader(common))), base="paper", lr=0.1)
     rates = group_rates(groups.optimizer("adam"))
     assert list(rates.values()) == [g["lr"] for g in groups]
     assert {"lr/encoder", "lr/residual", "lr/decoder"} <= set(rates)

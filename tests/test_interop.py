@@ -112,7 +112,7 @@ def test_what_mup_cannot_say_is_refused_and_nothing_is_attached() -> None:
         attach_infshapes(deep, base)
     assert not any(hasattr(p, "infshape") for p in deep.parameters())
     plain = Net(32, 60)
-    apply_transfer(plain, call)
+    apply_transfer(plain, call, base="paper")
     with pytest.raises(TransferError, match="relative to a base"):
         attach_infshapes(plain, base)
     assert attach_infshapes(model, base) is model

@@ -70,7 +70,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("reset", RESETS)
 def test_initial_scales_survive_a_reset(reset: str, copied: str) -> None:
     original = Resettable(width=64)
-    plan = apply_transfer(original, CALL).plan
+    plan = apply_transfer(original, CALL, base="paper").plan
     untouched = copy.deepcopy(original.state_dict())
     model = COPIES[copied](original)
     RESETS[reset](model)
@@ -87,7 +87,7 @@ def test_initial_scales_survive_a_reset(reset: str, copied: str) -> None:
 def test_a_reset_model_trains_and_is_removed_like_a_fresh_one() -> None:
     model = Resettable(width=64)
     before = scales(model)
-    groups = apply_transfer(model, CALL)
+    groups = apply_transfer(model, CALL, base="paper")
     model.reset_parameters()
     found = losses(model, groups)
     assert found[-1] < found[0]
@@ -103,7 +103,7 @@ def test_a_reset_model_trains_and_is_removed_like_a_fresh_one() -> None:
 def test_a_reset_after_folding_keeps_what_was_baked_in() -> None:
     torch.manual_seed(0)
     model = Resettable(width=64)
-    apply_transfer(model, CALL)
+    apply_transfer(model, CALL, base="paper")
     report = fold_transfer(model)
     assert report.kept, "a branch that ends in a GELU cannot be folded: the transfer stays"
     before = scales(model)
@@ -115,7 +115,7 @@ def test_a_reset_after_folding_keeps_what_was_baked_in() -> None:
 
 def test_kept_weights_are_drawn_at_their_own_scale_with_a_warning() -> None:
     model = Resettable()
-    apply_transfer(model, CALL, init="keep")
+    apply_transfer(model, CALL, base="paper", init="keep")
     with pytest.warns(TransferWarning, match=r'Resettable was drawn anew.*init="keep"'):
         model.reset_parameters()
 
@@ -126,7 +126,7 @@ def test_a_layer_taken_out_and_drawn_anew_warns() -> None:
     with pytest.warns(TransferWarning, match=r"Linear was copied out.*to_hetero first"):
         part.reset_parameters()
     with pytest.raises(TransferError, match=r"0 was copied out of a transferred model"):
-        apply_transfer(nn.Sequential(part), (CALL[0],))
+        apply_transfer(nn.Sequential(part), (CALL[0],), base="paper")
 
 
 # ---- changed -------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_a_layer_put_in_the_place_of_another_makes_groups_stale() -> None:
 def test_unfreezing_needs_new_groups() -> None:
     model = Net()
     model.encoder.requires_grad_(False)
-    groups = apply_transfer(model, CALL)
+    groups = apply_transfer(model, CALL, base="paper")
     names = {g["name"] for g in groups}
     model.encoder.requires_grad_(True)
     assert {g["name"] for g in transfer_groups(model)} - names == {"encoder"}
@@ -249,7 +249,7 @@ class ByHand(nn.Module):
 def built(build: type[nn.Module], seed: int) -> nn.Module:
     torch.manual_seed(seed)
     model = build()
-    apply_transfer(model, CALL)
+    apply_transfer(model, CALL, base="paper")
     return model
 
 

@@ -88,7 +88,7 @@ def test_gamma_with_edge_weights():
     data = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), w=torch.tensor([[3.0]]))
     assert measure_gamma(data, edge_weight="w").mean == pytest.approx(3 / ROOT2)
     with pytest.raises(
-        TransferError, match=r"edge_weight='v' has to name one number an edge \(1\)"
+        TransferError, match=r"edge_weight='v' has to name one number per edge \(1\)"
     ):
         measure_gamma(data, edge_weight="v")
 

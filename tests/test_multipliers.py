@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,13 +223,22 @@ def test_the_same_training_as_with_the_factor_in_forward(optimizer: str) -> None
 
 # ---- exact under whatever is done with the model -------------------------------------------------
 
-FORWARD = {"branch": 4.0, "output": 3.0, "attention": 1.5}
+EVERY = {
+    "branch": 4.0,
+    "output": 3.0,
+    "attention": 1.5,
+    "encoder": 0.5,
+    "decoder": 2.0,
+    "vectors": 0.25,
+    "init": 1.25,
+    "decoder_init": 0.75,
+}
 
 
 @pytest.fixture
 def transferred() -> tuple[Attending, Any]:
     model = model_of()
-    return model, apply_transfer(model, rows(), base=(16, 2), multipliers=FORWARD)
+    return model, apply_transfer(model, rows(), base=(16, 2), multipliers=EVERY)
 
 
 def test_undone(transferred: tuple[Attending, Any]) -> None:
@@ -254,7 +264,7 @@ def test_saved_and_loaded(transferred: tuple[Attending, Any]) -> None:
     model, groups = transferred
     trained(model, groups, "adam")
     other = model_of(seed=1)
-    apply_transfer(other, rows(), base=(16, 2), multipliers=FORWARD, init="keep")
+    apply_transfer(other, rows(), base=(16, 2), multipliers=EVERY, init="keep")
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(rows()), model(rows()))
 
@@ -267,13 +277,11 @@ def test_compiled_and_copied(transferred: tuple[Attending, Any]) -> None:
 
 def test_other_groups_keep_them(transferred: tuple[Attending, Any]) -> None:
     model, _ = transferred
-    assert transfer_groups(model, lr=0.5).plan.settings.multipliers.told() == FORWARD
+    assert transfer_groups(model, lr=0.5).plan.settings.multipliers.told() == EVERY
 
 
 def test_in_a_base_file(tmp_path: Path) -> None:
     """What a tuner wrote is used where nothing is typed, by name; what is typed goes before it."""
-    from dataclasses import replace
-
     shapes = make_base_shapes(model_of(16, 2), model_of(24, 2), example=rows())
     save_base_shapes(replace(shapes, tuned={"lr": 0.02, "adam": 1, "branch": 4.0, "vectors": 0.5}),
                      tmp_path / "tuned.bsh")  # fmt: skip
@@ -284,6 +292,21 @@ def test_in_a_base_file(tmp_path: Path) -> None:
     typed = {"branch": 1.0}
     plan = plan_transfer(model_of(), rows(), base=tmp_path / "tuned.bsh", multipliers=typed)
     assert plan.settings.multipliers.told() == {"vectors": 0.5}
+
+
+def test_a_base_file_says_what_is_typed(tmp_path: Path) -> None:
+    """All of them from a file: the same weights after training, bit for bit, as when typed."""
+    shapes = make_base_shapes(model_of(16, 2), model_of(24, 2), example=rows())
+    save_base_shapes(shapes, tmp_path / "plain.bsh")
+    save_base_shapes(replace(shapes, tuned={"adam": 1, **EVERY}), tmp_path / "tuned.bsh")
+    found = []
+    for file, given in (("tuned.bsh", None), ("plain.bsh", EVERY)):
+        model = model_of()
+        groups = apply_transfer(model, rows(), base=tmp_path / file, multipliers=given, lr=0.01)
+        assert groups.plan.settings.multipliers.told() == EVERY
+        trained(model, groups, "adam")
+        found.append(list(model.parameters()))
+    assert all(map(torch.equal, *found))
 
 
 def test_branch_beside_a_reference_is_alpha() -> None:

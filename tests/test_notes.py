@@ -56,7 +56,7 @@ def test_a_note_is_its_text_and_has_a_code() -> None:
 
 def test_every_warning_of_the_plan_is_raised_with_its_code() -> None:
     with pytest.warns(TransferWarning) as seen:
-        plan = apply_transfer(Pooled(), (X, EDGES)).plan
+        plan = apply_transfer(Pooled(), (X, EDGES), base="paper").plan
     assert [w.code for w in plan.warnings] == ["inserted", "sum-pooling"]
     assert [w.message.code for w in seen] == ["inserted", "sum-pooling"]
     assert [str(w.message) for w in seen] == [f"[{w.code}] {w}" for w in plan.warnings]
@@ -67,7 +67,7 @@ def test_ignore_keeps_a_code_away_and_the_plan_complete() -> None:
     assert raised(Pooled(), ignore=("sum-pooling",)) == ["inserted"]
     assert raised(Pooled(), ignore="inserted") == ["sum-pooling"]
     with pytest.warns(TransferWarning):
-        plan = plan_transfer(Pooled(), (X, EDGES), ignore=("sum-pooling",))
+        plan = plan_transfer(Pooled(), (X, EDGES), base="paper", ignore=("sum-pooling",))
     assert [w.code for w in plan.warnings] == ["inserted", "sum-pooling"]
 
 
@@ -75,9 +75,9 @@ def test_python_filters_work_by_code() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", TransferWarning)
         warnings.filterwarnings("ignore", r"\[sum-pooling\]", TransferWarning)
-        plan_transfer(Pooled(), (X, EDGES), residual="insert")
+        plan_transfer(Pooled(), (X, EDGES), base="paper", residual="insert")
         with pytest.raises(TransferWarning, match="put round its"):
-            plan_transfer(Pooled(), (X, EDGES))
+            plan_transfer(Pooled(), (X, EDGES), base="paper")
 
 
 def test_an_unknown_code_is_refused() -> None:
@@ -87,7 +87,7 @@ def test_an_unknown_code_is_refused() -> None:
 
 
 def test_saved_plans_hold_code_and_text(tmp_path: Path) -> None:
-    plan = plan_transfer(Pooled(), (X, EDGES))
+    plan = plan_transfer(Pooled(), (X, EDGES), base="paper")
     plan.save(tmp_path / "plan.json")
     saved = json.loads((tmp_path / "plan.json").read_text())
     assert saved["warnings"][1] == {"code": "sum-pooling", "text": str(plan.warnings[1])}
@@ -120,7 +120,7 @@ def test_a_trained_model_is_noticed() -> None:
 
 
 def test_unused_parameters_are_a_note_when_few_and_a_warning_when_many() -> None:
-    few, many = (plan_transfer(Pooled(spare), (X, EDGES)) for spare in (4, 64))
+    few, many = (plan_transfer(Pooled(spare), (X, EDGES), base="paper") for spare in (4, 64))
     assert [n.code for n in few.notes] == ["unused-parameters"]
     assert "unused-parameters" not in [w.code for w in few.warnings]
     assert "unused-parameters" in [w.code for w in many.warnings]
@@ -133,4 +133,4 @@ def test_no_parameter_used_at_all_is_an_error() -> None:
             return x * 2
 
     with pytest.raises(TransferError, match="read none of the"):
-        plan_transfer(Idle(), (X, EDGES))
+        plan_transfer(Idle(), (X, EDGES), base="paper")

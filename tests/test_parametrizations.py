@@ -101,7 +101,7 @@ def rate_of(groups: Any, parameter: nn.Parameter) -> float:
 @pytest.mark.parametrize("wrap", [*NORMS.values(), ALL_IN_ONE], ids=[*NORMS, "one gain"])
 def test_the_weight_as_it_is_used_has_the_scale_of_the_rules(wrap: Wrap, width: int) -> None:
     model = Net(wrap, width)
-    apply_transfer(model, CALL)
+    apply_transfer(model, CALL, base="paper")
     model(*CALL)  # the older kind computes its weight when it is called
     assert rms(model.encoder.weight) == pytest.approx(1 / math.sqrt(6), rel=1e-4)
     assert rms(model.mixers[1].weight) == pytest.approx(1 / math.sqrt(width), rel=1e-4)
@@ -114,10 +114,10 @@ def test_the_weight_as_it_is_used_has_the_scale_of_the_rules(wrap: Wrap, width: 
 def test_planning_changes_nothing_and_removal_undoes_it(wrap: Wrap) -> None:
     model = Net(wrap)
     before = copy.deepcopy(model.state_dict())
-    plan_transfer(model, CALL)
+    plan_transfer(model, CALL, base="paper")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     outputs = model(*CALL)
-    apply_transfer(model, CALL)
+    apply_transfer(model, CALL, base="paper")
     assert not torch.allclose(model(*CALL), outputs)
     remove_transfer(model)
     torch.testing.assert_close(model(*CALL), outputs, rtol=1e-4, atol=1e-5)
@@ -130,7 +130,7 @@ def test_planning_changes_nothing_and_removal_undoes_it(wrap: Wrap) -> None:
 def test_rates_by_hand(width: int) -> None:
     """v has the rate of the plain weight, g that of a gain of size 1 (in the decoder 1/sqrt(D))."""
     model = Net(NORMS["parametrization"], width)
-    apply_transfer(model, CALL)
+    apply_transfer(model, CALL, base="paper")
     adam, sgd = (transfer_groups(model, lr=0.1, optimizer=o) for o in ("adam", "sgd"))
     (_, mixer), (g, decoder) = map(gain_and_direction, (model.mixers[0], model.decoder))
     assert rate_of(adam, mixer) == pytest.approx(0.1 / width)
@@ -149,7 +149,7 @@ def test_under_sgd_the_direction_moves_the_weight_as_a_plain_one_is_moved() -> N
     """Across v, to first order, element by element; without the rule for v it is not."""
     torch.manual_seed(0)
     normed = Net(NORMS["parametrization"])
-    apply_transfer(normed, CALL, lr=1e-3, optimizer="sgd")
+    apply_transfer(normed, CALL, base="paper", lr=1e-3, optimizer="sgd")
     twin = Net()
     layers = lambda net: (net.encoder, *net.mixers, net.decoder)  # noqa: E731
     with torch.no_grad():
@@ -158,7 +158,7 @@ def test_under_sgd_the_direction_moves_the_weight_as_a_plain_one_is_moved() -> N
         for a, b in zip(layers(twin), layers(normed), strict=True):
             a.weight.copy_(b.weight)
             a.bias.copy_(b.bias)
-    apply_transfer(twin, CALL, lr=1e-3, optimizer="sgd", init="keep")
+    apply_transfer(twin, CALL, base="paper", lr=1e-3, optimizer="sgd", init="keep")
     before = [layer.weight.detach().clone() for layer in layers(twin)]
     for model in (normed, twin):
         train(model, torch.optim.SGD(transfer_groups(model)))
@@ -181,7 +181,7 @@ def test_changes_scale_with_width_as_those_of_a_plain_layer(name: str) -> None:
     def measured(wrap: Wrap, width: int, seed: int) -> list[float]:
         torch.manual_seed(seed)
         model = Net(wrap, width)
-        groups = apply_transfer(model, CALL, lr=lr, optimizer=name)
+        groups = apply_transfer(model, CALL, base="paper", lr=lr, optimizer=name)
         optimizer = cls(groups)
         watched = [model.encoder, model.mixers[1], model.decoder]
         before = [layer.weight.detach().clone() for layer in watched]
@@ -219,7 +219,7 @@ def test_a_longer_direction_of_a_loaded_model_moves_faster(name: str, power: int
         gain, direction = gain_and_direction(model.mixers[0])
         with torch.no_grad():
             direction.mul_(length)
-        groups = apply_transfer(model, CALL, optimizer=name, init="keep")
+        groups = apply_transfer(model, CALL, base="paper", optimizer=name, init="keep")
         rates.append((rate_of(groups, gain), rate_of(groups, direction)))
     assert rates[1][0] == pytest.approx(rates[0][0])
     assert rates[1][1] == pytest.approx(3**power * rates[0][1], rel=1e-4)
@@ -288,7 +288,7 @@ class Folding(nn.Module):
 def test_factors_are_folded_into_the_gain_alone(gains: bool) -> None:
     torch.manual_seed(0)
     model = Folding(gains)
-    apply_transfer(model, CALL)
+    apply_transfer(model, CALL, base="paper")
     before = model(*CALL)
     report = fold_transfer(model)
     torch.testing.assert_close(model(*CALL), before, rtol=1e-4, atol=1e-5)
@@ -316,7 +316,7 @@ def test_what_has_no_rule_is_refused(name: str) -> None:
     model = Net(wrap)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(TransferError, match=rf"^encoder\.weight, mixers\.0\.weight.*{message}"):
-        apply_transfer(model, CALL)
+        apply_transfer(model, CALL, base="paper")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(m.training for m in model.modules())
 
@@ -330,7 +330,7 @@ def test_a_parametrization_that_is_proportional_is_scaled_by_what_comes_of_it() 
     model = Net()
     for mixer in model.mixers:
         parametrize.register_parametrization(mixer, "weight", Symmetric())
-    apply_transfer(model, CALL)
+    apply_transfer(model, CALL, base="paper")
     assert rms(model.mixers[0].weight) == pytest.approx(1 / math.sqrt(32), rel=1e-4)
 
 
@@ -338,7 +338,7 @@ def test_a_frozen_layer_may_be_what_it_likes() -> None:
     model = Net()
     model.encoder = parametrizations.orthogonal(model.encoder).requires_grad_(False)
     before = model.encoder.weight.detach().clone()
-    groups = apply_transfer(model, CALL)
+    groups = apply_transfer(model, CALL, base="paper")
     assert torch.equal(model.encoder.weight, before)
     held = {id(p) for g in groups for p in g["params"]}
     assert not held & {id(p) for p in model.encoder.parameters()}

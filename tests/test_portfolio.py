@@ -50,6 +50,19 @@ print("fine")
 """
 
 
+def test_a_time_behind_midnight_is_tomorrow() -> None:
+    """`--until 01:20` before midnight, after which the date is another."""
+    code = f"""
+import datetime, runpy, sys
+sys.path.insert(0, {str(FOLDER)!r})
+deadline = runpy.run_path({str(FOLDER / "__main__.py")!r})["deadline"]
+now = datetime.datetime(2026, 11, 16, 23, 30, tzinfo=datetime.UTC)
+print([deadline(text, now) - now.timestamp() for text in ("23:45", "01:20", None)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[900.0, 6600.0, inf]\n"
+
+
 def test_the_harness(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     code = CODE.format(folder=str(FOLDER), out=str(tmp_path))

@@ -30,9 +30,9 @@ def test_transfer_under_autocast_finds_the_same() -> None:
     torch.manual_seed(0)
     model, twin = Net(), Net()
     twin.load_state_dict(model.state_dict())
-    plan = apply_transfer(model, CALL).plan
+    plan = apply_transfer(model, CALL, base="paper").plan
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        other = apply_transfer(twin, CALL).plan
+        other = apply_transfer(twin, CALL, base="paper").plan
     assert other.depth == plan.depth
     assert other.gamma == pytest.approx(plan.gamma, rel=0.02)
     roles = {n: (r.role, r.kind, r.fan_in) for n, r in plan.params.items()}
@@ -43,7 +43,7 @@ def test_transfer_under_autocast_finds_the_same() -> None:
 def test_models_of_another_dtype(dtype: torch.dtype) -> None:
     model = Net().to(dtype)
     call = (X.to(dtype), EDGES, BATCH)
-    groups = apply_transfer(model, call)
+    groups = apply_transfer(model, call, base="paper")
     assert all(p.dtype is dtype for g in groups for p in g["params"])
     assert model(*call).dtype is dtype
     by_rule = 1 / math.sqrt(16)
@@ -121,7 +121,7 @@ def test_clipping_bounds_what_one_step_does_at_every_width() -> None:
     for width in (16, 64, 256):
         torch.manual_seed(0)
         model = Net(width=width)
-        groups = apply_transfer(model, CALL, optimizer="sgd")
+        groups = apply_transfer(model, CALL, base="paper", optimizer="sgd")
         loss_of(model).backward()
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         plain.append(float(torch.nn.utils.get_total_norm(gradients)))
@@ -141,5 +141,8 @@ def test_transfer_of_a_model_that_recomputes_its_activations() -> None:
     torch.manual_seed(0)
     plain, recomputing = Net(), Net(recompute=True)
     recomputing.load_state_dict(plain.state_dict())
-    groups, other = apply_transfer(plain, CALL), apply_transfer(recomputing, CALL)
+    groups, other = (
+        apply_transfer(plain, CALL, base="paper"),
+        apply_transfer(recomputing, CALL, base="paper"),
+    )
     assert losses(recomputing, other) == pytest.approx(losses(plain, groups), rel=1e-6)

@@ -194,7 +194,7 @@ def build(recipe: Recipe, **options: Any) -> RandomGNN:
 def apply(model: nn.Module, **options: Any) -> TransferGroups:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TransferWarning)
-        return apply_transfer(model, example(), **options)
+        return apply_transfer(model, example(), **{"base": "paper", **options})
 
 
 def run(model: nn.Module) -> Tensor:
@@ -286,7 +286,7 @@ def test_a_copy_computes_the_same_and_a_dry_run_changes_nothing(recipe: Recipe) 
     model = build(recipe)
     model.train()
     state, random = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
-    planned = plan_transfer(model, example())
+    planned = plan_transfer(model, example(), base="paper")
     assert torch.equal(random, torch.random.get_rng_state())
     assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
     assert apply(model).plan == planned

@@ -231,7 +231,7 @@ def assert_scaled(model: Any, factor: float = 1 / L) -> None:
 @pytest.mark.parametrize("cls", REACHED, ids=lambda cls: cls.__name__)
 def test_reached_and_put_back(cls: type[Layers]) -> None:
     model = built(cls)
-    plan = apply_transfer(model, example(), init="keep").plan
+    plan = apply_transfer(model, example(), base="paper", init="keep").plan
     assert plan.warnings == ()
     assert [(b.count, b.factor) for b in plan.branches if b.factor != 1.0] == [(L, 1 / L)]
     assert_scaled(model)
@@ -247,7 +247,7 @@ def test_reached_and_put_back(cls: type[Layers]) -> None:
 @pytest.mark.parametrize("cls", REACHED, ids=lambda cls: cls.__name__)
 def test_reached_by_fold(cls: type[Layers]) -> None:
     model = built(cls)
-    apply_transfer(model, example(), init="keep")
+    apply_transfer(model, example(), base="paper", init="keep")
     before = model(example())
     assert "tanh" in str(fold_transfer(model))
     torch.testing.assert_close(model(example()), before)
@@ -259,7 +259,7 @@ COMPILED = [c for c in REACHED if c not in (NestedForALibrary, HandedToALibrary,
 @pytest.mark.parametrize("cls", COMPILED, ids=lambda cls: cls.__name__)
 def test_reached_under_compile(cls: type[Layers]) -> None:
     model = built(cls)
-    apply_transfer(model, example(), init="keep")
+    apply_transfer(model, example(), base="paper", init="keep")
     torch._dynamo.reset()
     whole = cls is not MadeOnTheWay
     if cls in (Closure, Decorated, Lambda):
@@ -296,7 +296,7 @@ def test_a_function_that_modules_share() -> None:
     torch.manual_seed(0)
     model = Shared()
     twin = copy.deepcopy(model)
-    apply_transfer(model, example(), init="keep")
+    apply_transfer(model, example(), base="paper", init="keep")
     y = twin.enc(example()) + twin.other(example())
     for block in twin.blocks:
         y = y + block.lin(y).tanh() / L
@@ -312,7 +312,7 @@ class Recursive(Layers):
 
 def test_a_function_that_calls_itself() -> None:
     model, twin = built(Recursive), built(Recursive)
-    apply_transfer(model, example(), init="keep")
+    apply_transfer(model, example(), base="paper", init="keep")
     x = twin.enc(example())
     for _ in range(L):
         x = x + twin.layers[0](x).tanh() / L
@@ -321,7 +321,7 @@ def test_a_function_that_calls_itself() -> None:
 
 def test_into_a_fresh_process(tmp_path: Any) -> None:
     model = built(TwoCalls)
-    apply_transfer(model, example(), init="keep")
+    apply_transfer(model, example(), base="paper", init="keep")
     file = tmp_path / "model.pkl"
     file.write_bytes(pickle.dumps((model, example(), model(example()))))
     code = (
@@ -372,7 +372,7 @@ def plus_on_object(self: Layers, x: Tensor, h: Tensor, layer: nn.Module) -> Tens
 )
 def test_what_cannot_be_reached_is_said(cls: type[Layers], words: str) -> None:
     model = built(cls)
-    plan = apply_transfer(model, example(), init="keep").plan
+    plan = apply_transfer(model, example(), base="paper", init="keep").plan
     assert [words in str(warning) for warning in plan.warnings] == [True]
     assert_scaled(model, 1.0)
 
@@ -394,7 +394,7 @@ def test_without_columns_it_says_what_to_do() -> None:
 
 def test_script_is_refused_in_words() -> None:
     model = built(Function)
-    apply_transfer(model, example())
+    apply_transfer(model, example(), base="paper")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with pytest.raises(SurgeryError, match=r"Function.*gnn_mup.*fold_transfer"):
@@ -405,9 +405,9 @@ def test_classes_go_with_their_models() -> None:
     gc.collect()
     before = len(_classes)
     model = built(Function)
-    apply_transfer(model, example())
+    apply_transfer(model, example(), base="paper")
     twin = built(Function)
-    apply_transfer(twin, example())
+    apply_transfer(twin, example(), base="paper")
     assert type(model) is type(twin)
     assert len(_classes) == before + 1
     del model, twin

@@ -40,18 +40,18 @@ class Net(nn.Module):
 
 
 def test_rates_by_hand() -> None:
-    plan = plan_transfer(Net(32, 4), EXAMPLE, optimizer="sgd", lr=0.1, eps=1e-8)
+    plan = plan_transfer(Net(32, 4), EXAMPLE, base="paper", optimizer="sgd", lr=0.1, eps=1e-8)
     record = plan.params["readouts.2.weight"]
     assert record.lr == pytest.approx(0.1 * 5 / 32)
     assert record.eps == pytest.approx(1e-8 / 5)
     assert plan.params["readouts.2.bias"].lr == pytest.approx(0.1 * 5 / 64)
-    adam = plan_transfer(Net(32, 4), EXAMPLE, lr=0.1)
+    adam = plan_transfer(Net(32, 4), EXAMPLE, base="paper", lr=0.1)
     assert adam.params["readouts.2.weight"].lr == pytest.approx(0.1 / 32)
     assert [b.factor for b in plan.branches] == [1 / 5, 1 / 4]
 
 
 def test_one_decoder_for_all_collects_all_gradients() -> None:
-    plan = plan_transfer(Net(32, 4, tied=True), EXAMPLE, optimizer="sgd", lr=0.1)
+    plan = plan_transfer(Net(32, 4, tied=True), EXAMPLE, base="paper", optimizer="sgd", lr=0.1)
     assert plan.params["readouts.0.weight"].lr == pytest.approx(0.1 / 32)
 
 
@@ -70,7 +70,9 @@ def change(depth: int, optimizer: str, residual: str, seed: int) -> float:
     torch.manual_seed(seed)
     model = Net(64, depth)
     lr = {"sgd": 0.3, "adam": 0.1}[optimizer]
-    groups = apply_transfer(model, EXAMPLE, lr=lr, optimizer=optimizer, residual=residual)
+    groups = apply_transfer(
+        model, EXAMPLE, base="paper", lr=lr, optimizer=optimizer, residual=residual
+    )
     make = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
     steps, target = make(groups), torch.full((3, OUT), 2.0)
     start = model(*EXAMPLE).detach()
@@ -91,7 +93,7 @@ def test_the_output_changes_alike_at_every_depth(optimizer: str) -> None:
 
 def test_readouts_may_fall_with_the_width_in_a_coordinate_check() -> None:
     """At initialisation a decoder's output falls; what is judged is its growth."""
-    plan = plan_transfer(Net(32, 4), EXAMPLE)
+    plan = plan_transfer(Net(32, 4), EXAMPLE, base="paper")
     layers = layers_of(["branch of readouts.0.weight", "branch of convs.0.lin.weight"], plan)
     assert layers["branch of readouts.0.weight"].late
     assert not layers["branch of convs.0.lin.weight"].late

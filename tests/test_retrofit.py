@@ -81,7 +81,7 @@ def build(cls: type[nn.Module], *args: Any) -> Any:
 def apply(model: nn.Module, example: Any = None, **options: Any) -> TransferGroups:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TransferWarning)
-        return apply_transfer(model, example, **options)
+        return apply_transfer(model, example, **{"base": "paper", **options})
 
 
 def first(output: Any) -> Tensor:
@@ -131,7 +131,7 @@ def assert_same(before: dict[str, Any], after: dict[str, Any], *ignored: str) ->
 def test_expected_answer(cls: type[Toy], training: bool) -> None:
     expected, model = cls.expected, build(cls).train(training)
     before = snapshot(model)
-    plan = plan_transfer(model, cls.example(), **expected.options)
+    plan = plan_transfer(model, cls.example(), **{"base": "paper", **expected.options})
     assert_same(before, snapshot(model))
     assert not differences(plan, expected)
 
@@ -230,14 +230,16 @@ def test_a_forward_that_raises_leaves_no_trace(run: Callable[..., Any]) -> None:
 def test_an_example_is_not_changed() -> None:
     (batch,) = GraphGymStyle.example()
     before = {key: value.clone() for key, value in batch.to_dict().items()}
-    plan_transfer(build(GraphGymStyle), batch)
+    plan_transfer(build(GraphGymStyle), batch, base="paper")
     after = batch.to_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[k], after[k]) and not vars(after[k]) for k in before)
 
 
 def test_a_dry_run_says_what_is_done() -> None:
-    planned = plan_transfer(build(OGB := VirtualNode), OGB.example(), lr=0.3, weight_decay=0.1)
+    planned = plan_transfer(
+        build(OGB := VirtualNode), OGB.example(), base="paper", lr=0.3, weight_decay=0.1
+    )
     done = apply(build(OGB), OGB.example(), lr=0.3, weight_decay=0.1).plan
     assert planned == done
 
@@ -272,7 +274,7 @@ def test_a_second_transfer_raises() -> None:
             run(model, model.example())
     whole = nn.Sequential(model, nn.Linear(OUT, 1))
     with pytest.raises(AlreadyApplied):
-        apply_transfer(whole, model.example())
+        apply_transfer(whole, model.example(), base="paper")
     remove_transfer(model)
     with pytest.raises(NotApplied):
         remove_transfer(model)
@@ -518,17 +520,20 @@ def test_gamma_is_measured() -> None:
     nodes = torch.arange(12)
     edges = torch.cat([torch.stack([nodes, (nodes + k) % 12]) for k in (1, 2, 3, 4)], dim=1)
     x = torch.ones(12, N0)
-    plan = plan_transfer(build(Ring, SAGEConv(D, D, aggr="sum")), (x, edges))
+    plan = plan_transfer(build(Ring, SAGEConv(D, D, aggr="sum")), (x, edges), base="paper")
     assert plan.gamma == pytest.approx(4.0, rel=1e-5)
-    assert plan_transfer(build(Ring, SAGEConv(D, D, aggr="mean")), (x, edges)).gamma == 1.0
-    assert plan_transfer(build(Ring, GCNConv(D, D)), (x, edges)).gamma == 1.0
+    assert (
+        plan_transfer(build(Ring, SAGEConv(D, D, aggr="mean")), (x, edges), base="paper").gamma
+        == 1.0
+    )
+    assert plan_transfer(build(Ring, GCNConv(D, D)), (x, edges), base="paper").gamma == 1.0
 
 
 def test_one_gamma_a_layer_or_none() -> None:
     model = build(RootTerms)
-    auto = plan_transfer(model, model.example())
-    each = plan_transfer(model, model.example(), gamma="layer")
-    off = plan_transfer(model, model.example(), gamma=None)
+    auto = plan_transfer(model, model.example(), base="paper")
+    each = plan_transfer(model, model.example(), base="paper", gamma="layer")
+    off = plan_transfer(model, model.example(), base="paper", gamma=None)
     assert len({m.factor for m in auto.messages}) == 1
     assert auto.gamma == pytest.approx(sum(m.gamma for m in auto.messages) / L)
     assert [1 / m.factor for m in each.messages] == pytest.approx([m.gamma for m in each.messages])
@@ -542,7 +547,10 @@ def test_one_gamma_a_layer_or_none() -> None:
 def test_roles_by_pattern() -> None:
     model = build(DeepEnds)
     plan = plan_transfer(
-        model, model.example(), roles={"dec.0": "decoder", "enc.*": "encoder", "enc.2": "hidden"}
+        model,
+        model.example(),
+        base="paper",
+        roles={"dec.0": "decoder", "enc.*": "encoder", "enc.2": "hidden"},
     )
     assert plan.params["dec.0.weight"].role == "decoder"
     assert plan.params["dec.0.weight"].kind == "width-out"
@@ -582,7 +590,7 @@ def test_a_mistake_is_named(options: dict[str, Any], message: str) -> None:
 
 def test_an_unknown_argument_is_named() -> None:
     with pytest.raises((TransferError, TypeError), match="learning_rate"):
-        plan_transfer(build(PreNorm), PreNorm.example(), learning_rate=0.1)
+        plan_transfer(build(PreNorm), PreNorm.example(), base="paper", learning_rate=0.1)
 
 
 def test_depth_given_by_the_user() -> None:
@@ -611,11 +619,11 @@ def test_residual_off_and_scale() -> None:
 
 def test_an_inserted_residual_is_announced() -> None:
     with pytest.warns(TransferWarning, match=r"x \+ branch / 4 was put round.*residual='scale'"):
-        apply_transfer(build(PlainLayers), PlainLayers.example())
+        apply_transfer(build(PlainLayers), PlainLayers.example(), base="paper")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        apply_transfer(build(PlainLayers), PlainLayers.example(), residual="insert")
-        apply_transfer(build(PreNorm), PreNorm.example())
+        apply_transfer(build(PlainLayers), PlainLayers.example(), base="paper", residual="insert")
+        apply_transfer(build(PreNorm), PreNorm.example(), base="paper")
 
 
 # ---- what the rules make of it ------------------------------------------------------------------
@@ -641,9 +649,9 @@ def test_learning_rates_and_scales_by_hand() -> None:
 
 
 def test_the_stream_learns_at_one_over_depth() -> None:
-    params = plan_transfer(build(PostNorm), PostNorm.example(), lr=0.8).params
+    params = plan_transfer(build(PostNorm), PostNorm.example(), base="paper", lr=0.8).params
     assert {params[f"norms.{i}.weight"].lr for i in range(L)} == {0.8 / 64 / L}
-    params = plan_transfer(build(PreNorm), PreNorm.example(), lr=0.8).params
+    params = plan_transfer(build(PreNorm), PreNorm.example(), base="paper", lr=0.8).params
     assert {params[f"norms.{i}.weight"].lr for i in range(L)} == {0.8 / 64}
 
 
@@ -733,7 +741,7 @@ def test_the_probe(make: Callable[[], nn.Module], depth: int, inserted: bool) ->
     torch.manual_seed(1)
     model = make()
     before = snapshot(model)
-    plan = plan_transfer(model)
+    plan = plan_transfer(model, base="paper")
     assert_same(before, snapshot(model))
     assert (plan.depth, plan.width, plan.inserted) == (depth, D, inserted)
     torch.optim.Adam(apply(model))
@@ -779,7 +787,7 @@ def test_examples_in_every_form() -> None:
     ]
     for cls, example in cases:
         state = torch.random.get_rng_state()
-        plan = plan_transfer(build(cls), example)
+        plan = plan_transfer(build(cls), example, base="paper")
         assert plan.depth == L
         torch.manual_seed(0)
         torch.random.set_rng_state(state)
@@ -798,7 +806,7 @@ def test_examples_in_every_form() -> None:
 )
 def test_a_wrong_example_is_named(example: Any, message: str) -> None:
     with pytest.raises(TransferError, match=message):
-        plan_transfer(build(PreNorm), example)
+        plan_transfer(build(PreNorm), example, base="paper")
 
 
 # ---- what cannot be edited is said --------------------------------------------------------------
@@ -889,9 +897,9 @@ def test_one_expression_with_two_meanings_is_refused() -> None:
     model = build(OneLineForTwo)
     before = snapshot(model)
     with pytest.raises(SurgeryError, match=r"test_retrofit\.py:\d+.*two lines"):
-        apply_transfer(model, PreNorm.example())
+        apply_transfer(model, PreNorm.example(), base="paper")
     assert_same(before, snapshot(model))
-    plan = plan_transfer(model, PreNorm.example(), residual="off")
+    plan = plan_transfer(model, PreNorm.example(), base="paper", residual="off")
     assert plan.params
 
 
@@ -926,7 +934,7 @@ class SageBesideLinear(PreNorm):
 
 
 def test_no_connection_is_put_beside_a_learned_skip() -> None:
-    plan = plan_transfer(build(SageBesideLinear), PreNorm.example())
+    plan = plan_transfer(build(SageBesideLinear), PreNorm.example(), base="paper")
     assert not plan.inserted
     assert {b.what for b in plan.branches} == {"learned skip"}
     assert "its skips go through weights of their own" in plan.warnings[0]
@@ -948,7 +956,7 @@ class SharedBetweenLayers(PreNorm):
 
 @pytest.mark.parametrize("weight", [True, False])
 def test_a_weight_between_inserted_connections_is_named(weight: bool) -> None:
-    plan = plan_transfer(build(SharedBetweenLayers, weight), PreNorm.example())
+    plan = plan_transfer(build(SharedBetweenLayers, weight), PreNorm.example(), base="paper")
     assert plan.inserted
     limits = [w for w in plan.warnings if w.code == "width-only"]
     assert [("in width only: a weight stands between" in w) for w in limits] == [True] * weight
@@ -970,10 +978,10 @@ class RowNorms(PreNorm):
 
 
 def test_features_of_length_one_are_warned_of() -> None:
-    warned = plan_transfer(build(RowNorms), PreNorm.example()).warnings
+    warned = plan_transfer(build(RowNorms), PreNorm.example(), base="paper").warnings
     assert len(warned) == 1
     assert re.match(r"F.normalize.*l2norm.*1/sqrt\(D\)", str(warned[0]))
-    assert not plan_transfer(build(RowNorms, D**0.5), PreNorm.example()).warnings
+    assert not plan_transfer(build(RowNorms, D**0.5), PreNorm.example(), base="paper").warnings
 
 
 def test_compiled_wrapped_and_empty_models_are_refused() -> None:
@@ -981,18 +989,18 @@ def test_compiled_wrapped_and_empty_models_are_refused() -> None:
     compiled = build(PreNorm)
     compiled.compile(backend="eager")
     with pytest.raises(TransferError, match="plain model first"):
-        apply_transfer(compiled, example)
+        apply_transfer(compiled, example, base="paper")
     frozen = build(PreNorm).requires_grad_(False)
     with pytest.raises(TransferError, match=r"requires_grad_\(True\)"):
-        apply_transfer(frozen, example)
+        apply_transfer(frozen, example, base="paper")
     with pytest.raises(TransferError, match="no parameters"):
-        apply_transfer(nn.ReLU(), example)
+        apply_transfer(nn.ReLU(), example, base="paper")
     with torch.device("meta"):
         meta = PreNorm()
     with pytest.raises(TransferError, match="to_empty"):
-        apply_transfer(meta, example)
+        apply_transfer(meta, example, base="paper")
     with pytest.raises(TransferError, match=r"torch\.nn\.Module, not str"):
-        apply_transfer("model", example)  # type: ignore[arg-type]
+        apply_transfer("model", example, base="paper")  # type: ignore[arg-type]
 
 
 class Lazy(nn.Module):
@@ -1012,7 +1020,7 @@ class Lazy(nn.Module):
 def test_lazy_layers() -> None:
     model = build(Lazy)
     with pytest.raises(ExampleNeeded, match=r"lazy layers.*apply_transfer\(model, \(x, edge_index"):
-        apply_transfer(model)
+        apply_transfer(model, base="paper")
     groups = apply(model, PreNorm.example())
     assert groups.plan.depth == L
     assert groups.plan.params["enc.lin.weight"].shape == (D, N0)
@@ -1053,14 +1061,14 @@ def test_the_printed_plan() -> None:
 
 
 def test_the_diff_of_a_call() -> None:
-    found = plan_transfer(build(SumOfList), SumOfList.example()).scaled_branches()
+    found = plan_transfer(build(SumOfList), SumOfList.example(), base="paper").scaled_branches()
     assert [b.after for b in found] == ["sum([x, F.gelu(conv(x, edge_index)) / 4, net(x) / 4])"]
 
 
 def test_the_plan_in_other_forms(tmp_path: Any) -> None:
     import json
 
-    plan = plan_transfer(build(VirtualNode), VirtualNode.example())
+    plan = plan_transfer(build(VirtualNode), VirtualNode.example(), base="paper")
     frame = plan.to_frame()
     assert list(frame.index) == list(plan.params)
     assert frame.loc["virtual.weight", "role"] == "residual"
@@ -1125,14 +1133,14 @@ def scaled_input(factor: float) -> tuple[Tensor, Tensor]:
 )
 def test_warnings(make: Callable[[], nn.Module], example: Any, message: str) -> None:
     torch.manual_seed(1)
-    plan = plan_transfer(make(), example)
+    plan = plan_transfer(make(), example, base="paper")
     assert any(re.search(message, str(text)) for text in plan.warnings), plan.warnings
     assert "Warnings" in str(plan)
 
 
 def test_no_warning_without_reason() -> None:
     for cls, example in ((PreNorm, scaled_input(1.0)), (BasicGIN, BasicGIN.example())):
-        assert not plan_transfer(build(cls), example, residual="insert").warnings
+        assert not plan_transfer(build(cls), example, residual="insert", base="paper").warnings
 
 
 # ---- every residual style in one model ----------------------------------------------------------

@@ -24,6 +24,7 @@ def retrofitted_losses(size: tuple[int, int], case: str, level: str, **model: An
     groups = apply_transfer(
         plain,
         (x, edges, batch),
+        base="paper",
         lr=ETA0[name],
         optimizer=CLASSES[name],
         weight_decay=lam0,

@@ -210,7 +210,7 @@ def test_relative_decoder_of_all_layers() -> None:
     ratio = Ratio(Kind.WIDTH_OUT, Role.DECODER, 36, 1, joined=9)
     assert rules.init_rms(ratio) == pytest.approx(1 / 12)
     assert rules.init_rms(ratio) == pytest.approx(rules.init_rms(large) / rules.init_rms(small))
-    for family in Family:
+    for family in (Family.SGD, Family.ADAM):
         expected = rules.lr_factor(large, family) / rules.lr_factor(small, family)
         assert rules.lr_factor(ratio, family) == pytest.approx(expected) == pytest.approx(1 / 36)
 
@@ -277,7 +277,7 @@ def test_relative_rules_are_ratios_of_the_absolute_ones(kind: Kind, role: Role) 
     small = Spot(kind, role, fan_in=32, width=32, depth=4, branches=2)
     large = Spot(kind, role, 32 * (5 if grows_in else 1), 32 * 5, depth=12, branches=6)
     ratio = Ratio(kind, role, 5.0**grows_in, 5.0 ** (power * grows_out), depth=3, branches=3)
-    for family in Family:
+    for family in (Family.SGD, Family.ADAM):
         expected = rules.lr_factor(large, family) / rules.lr_factor(small, family)
         assert rules.lr_factor(ratio, family) == pytest.approx(expected)
     assert rules.eps_factor(ratio) == pytest.approx(

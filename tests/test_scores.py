@@ -85,5 +85,5 @@ def test_what_only_weighs_other_features(model: Any, inputs: int, expected: set[
 
 def test_the_plan_knows_them() -> None:
     model = pyg.GAT(8, 16, num_layers=3, out_channels=4, heads=2)
-    plan = plan_transfer(model, (torch.randn(6, 8), EDGES), residual="off")
+    plan = plan_transfer(model, (torch.randn(6, 8), EDGES), base="paper", residual="off")
     assert plan.scores == {f"convs.{i}.{name}" for i in range(3) for name in ("att_src", "att_dst")}

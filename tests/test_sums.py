@@ -165,7 +165,7 @@ def built(cls: type[Written]) -> Written:
 
 
 def transferred(model: nn.Module) -> Plan:
-    return apply_transfer(model, PreNorm.example(), init="keep", gamma=None).plan
+    return apply_transfer(model, PreNorm.example(), base="paper", init="keep", gamma=None).plan
 
 
 @pytest.mark.parametrize("cls", SCALED, ids=lambda cls: cls.__name__)

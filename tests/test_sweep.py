@@ -88,8 +88,8 @@ def test_seeds_are_averaged_and_one_that_diverged_counts() -> None:
 def test_an_optimum_on_the_edge_is_named() -> None:
     report = SweepReport(curves(w16=(0.5, 0.6, 0.8), w32=(0.8, 0.5, 0.3), w64=(0.8, 0.5, math.inf)))
     low, high = report.edges  # 64: what follows diverged, so it is no edge
-    assert "(16, 2): the best eta0 2^-3 is the smallest of the grid; add smaller ones" in low
-    assert "(32, 2): the best eta0 2^-1 is the largest of the grid; add larger ones" in high
+    assert "(16, 2): the best lr 2^-3 is the smallest of the grid; add smaller ones" in low
+    assert "(32, 2): the best lr 2^-1 is the largest of the grid; add larger ones" in high
     assert low in str(report)
 
 
@@ -227,7 +227,7 @@ def test_wrong_arguments(given: dict[str, Any], message: str) -> None:
 def test_three_parameterizations_in_one_sweep(tmp_path: Path, file: str) -> None:
     storage = file if file == ":memory:" else tmp_path / file
     report = sweep(
-        Net, Fit([BATCH], steps=2), sizes=[(4, 2), (8, 4)], lrs=[0.01, 0.1], seeds=2,
+        Net, Fit([BATCH], steps=2), base="paper", sizes=[(4, 2), (8, 4)], lrs=[0.01, 0.1], seeds=2,
         transfer=[True, False, "mup"], storage=storage, progress=False,
     )  # fmt: skip
     assert len(report.cells) == 3 * 2 * 2 * 2
@@ -295,7 +295,7 @@ def test_diverged_runs_are_recorded(tmp_path: Path) -> None:
 
 
 def test_an_edge_is_warned_of() -> None:
-    with pytest.warns(TransferWarning, match=r"4: the best eta0 2\^-2 is the largest of the grid"):
+    with pytest.warns(TransferWarning, match=r"4: the best lr 2\^-2 is the largest of the grid"):
         sweep(
             Net, bowl, sizes=[4], lrs=[0.125, 0.25], transfer=False, storage=":memory:",
             progress=False,

@@ -88,7 +88,7 @@ def transferred() -> nn.Module:
     torch.manual_seed(0)
     model = GNN()
     batch = next(iter(DataLoader(random_graphs(), batch_size=8)))
-    apply_transfer(model, batch, lr=0.1)
+    apply_transfer(model, batch, base="paper", lr=0.1)
     return model
 
 
@@ -131,7 +131,7 @@ def test_graphgym() -> None:
     torch.manual_seed(0)
     twin = graphgym.create_model(dim_in=6, dim_out=1)
     batch = next(iter(DataLoader(graphgym.random_graphs(), batch_size=8)))
-    apply_transfer(twin.model, batch, lr=0.1)
+    apply_transfer(twin.model, batch, base="paper", lr=0.1)
 
     def loss(net: nn.Module, data: Any) -> torch.Tensor:
         return twin._shared_step(data, "train")["loss"]

@@ -137,10 +137,10 @@ class Takes(nn.Module):
 def test_examples_of_any_kind_stay_as_they_are(holder: Any, alone: bool) -> None:
     batch = holder(torch.randn(6, 5))
     before = batch.x.clone()
-    plan = plan_transfer(Takes(), batch if alone else (batch,))
+    plan = plan_transfer(Takes(), batch if alone else (batch,), base="paper")
     assert torch.equal(batch.x, before)
     assert plan.params["enc.weight"].kind == "data-in"
-    assert apply_transfer(Takes(), batch if alone else (batch,)).plan.depth == 1
+    assert apply_transfer(Takes(), batch if alone else (batch,), base="paper").plan.depth == 1
 
 
 class TakesBatch(nn.Module):
@@ -195,7 +195,7 @@ def test_a_trace_leaves_nothing_in_containers() -> None:
     model = Logs()
     model.queue.append(3)
     sizes = model.log["sizes"]
-    plan_transfer(model, torch.ones(4, 5))
+    plan_transfer(model, torch.ones(4, 5), base="paper")
     assert model.log == {"sizes": [], "deep": ({"seen": set()},)}
     assert model.log["sizes"] is sizes
     assert list(model.queue) == [3]

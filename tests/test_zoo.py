@@ -34,7 +34,7 @@ def transferred(entry: Entry) -> tuple[torch.nn.Module, TransferGroups]:
     model = entry.build(16, L)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TransferWarning)
-        return model, apply_transfer(model, entry.example())
+        return model, apply_transfer(model, entry.example(), base="paper")
 
 
 @cases()

@@ -26,7 +26,7 @@ def panels(
     shades: Mapping[str, tuple[float, int]] | None = None,
     robust: bool = False,
 ) -> Path:
-    """One panel a data set, one line a name, x as it comes (sizes are written as such).
+    """One panel per data set, one line per name, x as it comes (sizes are written as such).
 
     Args:
         shades: by name, how dark the line is (0 to 1) and which of the styles it has; by default

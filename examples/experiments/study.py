@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from gnn_mup import MuonAdamW
 from gnn_mup.diagnostics.sweep.report import SweepReport
 from gnn_mup.diagnostics.sweep.sweep import sweep
 
@@ -33,6 +34,7 @@ OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
     "adam": partial(torch.optim.Adam, eps=1e-14, fused=True),
     "adamw": partial(torch.optim.AdamW, eps=1e-14, fused=True),
+    "muon": partial(MuonAdamW, eps=1e-14, fused=True),
 }
 JUDGED = "best_loss"
 """The best training loss of a run (a mean over some steps), as the paper reports it."""

@@ -51,12 +51,14 @@ def run(args: argparse.Namespace) -> None:
         print("out of time: the same command goes on from here")
 
 
-def deadline(text: str | None) -> float:
+def deadline(text: str | None, now: datetime.datetime | None = None) -> float:
+    """The next time that a clock shows this, in seconds; before midnight 01:20 is tomorrow's."""
     if text is None:
         return math.inf
-    now = datetime.datetime.now(datetime.UTC)
+    now = now or datetime.datetime.now(datetime.UTC)
     hour, minute = map(int, text.split(":"))
-    return now.replace(hour=hour, minute=minute, second=0).timestamp()
+    end = now.replace(hour=hour, minute=minute, second=0)
+    return (end if end > now else end + datetime.timedelta(days=1)).timestamp()
 
 
 if __name__ == "__main__":

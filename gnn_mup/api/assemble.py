@@ -110,6 +110,8 @@ def assemble(
             trainable=parameter.requires_grad,
             used=placement.used,
             aliases=tuple(n for n in names[id(parameter)] if n != name),
+            fan_in_axes=placement.fan_in_axes,
+            fan_out_axes=placement.fan_out_axes,
         )
     plan = Plan(
         frame.width,

@@ -15,10 +15,13 @@ from ..arguments import as_patterns, as_table, check_module, check_number
 from ..errors import NotApplied, StaleGroups, TransferError
 from ..rules import table as rules
 from ..rules.plan import ParamRecord, Plan, Settings, resolve_optimizer
+from ..rules.updates import floor_factor
 from ..surgery.measured import measured_of
 
 PLAN_ATTRIBUTE = "_gnn_mup_plan"
 """A transferred model carries its plan (names and floats) under this name."""
+PART = "optimizer"
+"""Where two optimizers share the parameters: the key of a group that says which one trains it."""
 LR_MULT = "{'decoder.*': 0.5}"
 """How `lr_mult` is written, for error messages."""
 
@@ -63,6 +66,28 @@ class TransferGroups(list[dict[str, Any]]):
         self.plan = plan
         self._model = None if model is None else weakref.ref(model)
 
+    @property
+    def model(self) -> nn.Module | None:
+        """The model whose parameters these are; None where it is gone, and for pickled groups."""
+        return None if self._model is None else self._model()
+
+    def of(self, optimizer: str) -> TransferGroups:
+        """The groups of one of the two optimizers that share a model, ``"muon"`` or ``"adamw"``.
+
+        >>> groups = transfer_groups(model, optimizer="muon")               # doctest: +SKIP
+        >>> one = torch.optim.Muon(groups.of("muon"))                       # doctest: +SKIP
+        >>> other = torch.optim.AdamW(groups.of("adamw"))                   # doctest: +SKIP
+        """
+        members = [group for group in self if group.get(PART) == optimizer]
+        if not members:
+            known = sorted({group[PART] for group in self if PART in group})
+            raise TransferError(
+                f"no group is for {optimizer!r}: these groups were made for "
+                f"{' and '.join(known) or self.plan.settings.optimizer.name}. For two optimizers "
+                "type: groups = transfer_groups(model, optimizer='muon')"
+            )
+        return TransferGroups(members, self.plan, self.model)
+
     def scaled(self, value: float) -> list[float]:
         """One value per group, for schedulers that take absolute numbers (`max_lr`, `min_lr`)."""
         check_number("value", value)
@@ -88,7 +113,7 @@ class TransferGroups(list[dict[str, Any]]):
         nothing, silently. Nor would it train a layer that was added later, which raises too. The
         check runs whenever the groups are handed on.
         """
-        model = None if self._model is None else self._model()
+        model = self.model
         if model is not None:
             check_current(model, self.plan, (g["params"] for g in list.__iter__(self)))
 
@@ -98,6 +123,11 @@ class TransferGroups(list[dict[str, Any]]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (TransferGroups, (list(list.__iter__(self)), self.plan))
+
+
+def copies(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Groups for an optimizer to write its options into, so that the next one finds none there."""
+    return [dict(group) for group in groups]
 
 
 def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
@@ -117,15 +147,33 @@ def build_groups(model: nn.Module, plan: Plan) -> TransferGroups:
             "lr_scale": record.lr_scale,
             "clip_scale": rules.clip_factor(record.where),
         }
-        if record.eps is not None:
-            numbers["eps"] = record.eps
-        key = (record.role.value, *(f"{value:.12g}" for value in numbers.values()))
-        merged.setdefault(key, {"params": [], "name": record.role.value, **numbers})
+        more = _own_options(record, plan.settings.optimizer)
+        key = (
+            record.role.value,
+            *(f"{value:.12g}" for value in numbers.values()),
+            *map(str, more.values()),
+        )
+        merged.setdefault(key, {"params": [], "name": record.role.value, **numbers, **more})
         merged[key]["params"].append(parameter)
     _refuse_unknown(unknown)
     origin = Origin(plan, weakref.ref(model))
     _ORIGINS.update((p, origin) for group in merged.values() for p in group["params"])
     return TransferGroups(merged.values(), plan, model)
+
+
+def _own_options(record: ParamRecord, optimizer: rules.Optimizer) -> dict[str, Any]:
+    """What a group has beyond the numbers of the rules: epsilon, and whose it is of a pair."""
+    by = record.trained_by(optimizer)
+    more: dict[str, Any] = {}
+    if optimizer.family is rules.Family.SPECTRAL:
+        more[PART] = "muon" if by.family is rules.Family.SPECTRAL else "adamw"
+        if by.adjust in ("original", "match_rms_adamw"):  # so that nobody sets another
+            more["adjust_lr_fn"] = by.adjust
+    if by.floor is not None:
+        more["eps"] = (record.eps or by.floor[0], by.floor[1] * floor_factor(record.where))
+    elif record.eps is not None and by.family is not rules.Family.SPECTRAL:
+        more["eps"] = record.eps
+    return more
 
 
 def check_current(model: nn.Module, plan: Plan, held: Iterable[Iterable[nn.Parameter]]) -> None:

@@ -33,6 +33,11 @@ def attach_infshapes(model: nn.Module, base: BaseShapes | str | os.PathLike[str]
             "attach_infshapes is for a transfer relative to a base, as mup's is. Type: "
             "apply_transfer(model, example, base='base.bsh')"
         )
+    if plan.settings.optimizer.family not in (Family.SGD, Family.ADAM):
+        raise TransferError(
+            f"mup has no rule for {plan.settings.optimizer.name}: use the groups, "
+            "transfer_groups(model).optimizer(...)"
+        )
     shapes = base if isinstance(base, BaseShapes) else load_base_shapes(base)
     parameters = dict(model.named_parameters())
     matched = shapes.match({name: tuple(p.shape) for name, p in parameters.items()})

@@ -93,7 +93,7 @@ def prepare(
         branches=tuple(branches),
         messages=tuple(messages),
         warnings=tuple(alarms),
-        notes=tuple(notes),
+        notes=(*plan.notes, *notes),
         inserted=bool(findings.inserted),
         scores=scores(findings.residuals.graph),
     )

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from ..arguments import shown
 from ..errors import TransferError, TransferWarning, user_level
 from .door import check_family, check_option, typed_options
-from .groups import Origin, check_current, origin_of
+from .groups import PART, Origin, check_current, origin_of
+from .pair import MuonAdamW
 
 TOLERANCE = 1e-3
 """Groups whose rates stand in their own ratios to this precision are left in peace."""
@@ -35,15 +36,26 @@ def watch(optimizer: Any) -> Any:
     change during training (`OneCycleLR(max_lr=0.1)`, `CosineAnnealingLR(eta_min=...)`, learning
     rate finders) or when parameters are added or replaced. It costs a few microseconds per step.
     """
-    inner = _unwrapped(optimizer)
+    _start(_unwrapped(optimizer))
+    return optimizer
+
+
+def watch_made(optimizer: Optimizer) -> Optimizer:
+    """`watch` for the door, which has looked at the class and its options already."""
+    _start(optimizer, checked=True)
+    return optimizer
+
+
+def _start(inner: Optimizer, checked: bool = False) -> None:
     if inner in _WATCHED:
-        return optimizer
+        return
     _refuse_bare(inner)
     origin = origin_of(inner)
     if origin is not None:
         settings = origin.plan.settings
-        decoupled = inner.defaults.get("decoupled_weight_decay")
-        check_family(type(inner), settings, decoupled)
+        part = _part(inner)
+        if not checked:
+            check_family(type(inner), settings, inner.defaults, part)
         for option, value in typed_options(inner).items():
             check_option(option, value, settings)
         if (model := origin.model()) is not None:
@@ -51,7 +63,6 @@ def watch(optimizer: Any) -> Any:
     _WATCHED[inner] = watcher = Watch(inner, origin)
     watcher.look(inner)
     inner.register_step_pre_hook(watcher)
-    return optimizer
 
 
 def _unwrapped(optimizer: Any) -> Optimizer:
@@ -65,6 +76,20 @@ def _unwrapped(optimizer: Any) -> Optimizer:
             "groups))"
         )
     return inner
+
+
+def _part(optimizer: Optimizer) -> str | None:
+    """Whose groups an optimizer has, where two share a model; None for the pair itself."""
+    parts = {group.get(PART) for group in optimizer.param_groups}
+    if isinstance(optimizer, MuonAdamW) or parts == {None}:
+        return None
+    if len(parts) > 1:
+        raise TransferError(
+            f"these groups are for two optimizers, and {type(optimizer).__name__} has them all. "
+            "Type: groups.optimizer('muon'), or torch.optim.Muon(groups.of('muon')) and "
+            "torch.optim.AdamW(groups.of('adamw'))"
+        )
+    return str(*parts)
 
 
 def _refuse_bare(optimizer: Optimizer) -> None:
@@ -106,6 +131,7 @@ class Watch:
             self.say("ratios", text)
         if self.steps & (self.steps - 1) == 0:  # at steps 0, 1, 2, 4, 8, ...: it walks the model
             self.look_at_parameters(optimizer)
+            self.look_at_bounds(optimizer)
         self.steps += 1
 
     def look_at_parameters(self, optimizer: Optimizer) -> None:
@@ -116,6 +142,20 @@ class Watch:
             check_current(model, self.origin.plan, (g["params"] for g in optimizer.param_groups))
         except TransferError as error:
             self.say("parameters", str(error))
+
+    def look_at_bounds(self, optimizer: Optimizer) -> None:
+        """torch's Adafactor takes ``min(lr, 1/sqrt(t))``: below that bound groups become equal."""
+        if isinstance(optimizer, torch.optim.Adafactor) and self.steps:
+            bound = self.steps**-0.5
+            largest = max(float(group["lr"]) for group in optimizer.param_groups)
+            if largest > bound:
+                self.say(
+                    "bound",
+                    f"Adafactor limits the step of every group to 1/sqrt(t) = {bound:.3g}, and the "
+                    f"largest learning rate is {largest:.3g}: where the limit is reached the "
+                    "groups are no longer in the ratios of the transfer. Type: set_lr(optimizer, "
+                    "...) with a rate that falls at least like 1/sqrt(t), or a smaller lr",
+                )
 
     def say(self, code: str, text: str) -> None:
         if code not in self.said:

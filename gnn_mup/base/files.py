@@ -22,7 +22,7 @@ Path = str | os.PathLike[str]
 _VERSION = "gnn_mup/1"
 _HEADER = """\
 # Base shapes of gnn_mup. Use: apply_transfer(model, example, base="this file")
-# One line a tensor: its sizes in the base, which of them grow with the model, and the RMS of
+# One line per tensor: its sizes in the base, which of them grow with the model, and the RMS of
 # its initial values (null: not known). The rest describes the base's forward pass.
 """
 _MUP_HEADER = """\

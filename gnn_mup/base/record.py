@@ -24,7 +24,7 @@ class BaseShapes:
     >>> shapes.match({"lin.weight": (256, 11)})["lin.weight"].ratio(0)
     4.0
 
-    ``depth``, ``width``, ``gamma`` (one number, or one a layer), ``inserted`` (residuals were
+    ``depth``, ``width``, ``gamma`` (one number, or one per layer), ``inserted`` (residuals were
     put in), ``branches`` (how many branches a parameter feeds, 1 if not named) and
     ``adds_per_block`` describe the base's forward pass; ``tuned`` holds what a tuner found,
     ``head_dims`` the head dimension of every weight that makes attention queries.

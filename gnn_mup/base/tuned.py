@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from ..arguments import Default
 from ..errors import TransferError
 from ..rules.multipliers import Multipliers
-from ..rules.plan import OPTIMIZERS, Settings
+from ..rules.optimizers import OPTIMIZERS, name_of
+from ..rules.plan import Settings
 from .record import BaseShapes
 
 LR, DECAY, CORRECTION = Default(1e-3), Default(0.0), Default(1.0)
@@ -46,7 +47,7 @@ def with_tuned(
 
 def _check_optimizer(tuned: dict[str, float], settings: Settings) -> None:
     names = [name for name in OPTIMIZERS if tuned.get(name)]
-    if names and all(OPTIMIZERS[name] != settings.optimizer for name in names):
+    if names and name_of(settings.optimizer) not in names:
         raise TransferError(
             f"the base file was tuned with {names[0]}, and its learning rate fits no other "
             f'optimizer: pass optimizer="{names[0]}", or an lr of your own'

@@ -28,7 +28,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, declare in COMMANDS.items():
         about = (declare.__doc__ or "").strip()
-        command = commands.add_parser(name, help=about, description=f"{name}: {about}.")
+        end = "" if about.endswith("?") else "."
+        command = commands.add_parser(name, help=about, description=f"{name}: {about}{end}")
         command.set_defaults(run=declare(command))
         command.add_argument("--json", action="store_true", help="print JSON, for machines")
         command.set_defaults(options=options_of(command))

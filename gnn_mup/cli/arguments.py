@@ -46,8 +46,13 @@ def data_arguments(parser: argparse.ArgumentParser, title: str) -> Callable[...,
     )
     parser.add_argument("--split", help="of a data set: full or public, or train, val or test")
     more = optional(parser, title)
-    more("--raw", dest="normalize", action="store_false", help="features as they are")
-    more("--seed", type=int)
+    more(
+        "--raw",
+        dest="normalize",
+        action="store_false",
+        help="features as they are, rows not normalised",
+    )
+    more("--seed", type=int, help="of the random choices (default: 0)")
     return more
 
 

@@ -31,7 +31,7 @@ from .outcome import Declare, Outcome, Run
 
 
 def _demo(parser: argparse.ArgumentParser) -> Run:
-    """tune a small network, train a large one, and draw both (under two minutes)"""
+    """tune a small network, train a large one with its rate, draw both (under two minutes)"""
     parser.add_argument(
         "--out",
         type=output_file,
@@ -39,16 +39,12 @@ def _demo(parser: argparse.ArgumentParser) -> Run:
         metavar="FILE",
         help="where the picture goes (default: %(default)s)",
     )
-    parser.add_argument(
-        "--seconds", type=positive, metavar="N", help="stop training after about N seconds"
-    )
-    parser.add_argument("--quick", action="store_true", help="the smallest run that shows it")
+    parser.add_argument("--quick", action="store_true", help="fewer steps, a smaller large network")
 
     def run(args: argparse.Namespace) -> Outcome:
         from . import demo
 
-        given = {} if args.seconds is None else {"seconds": args.seconds}
-        code = demo.run(out=args.out, quick=args.quick, **given)
+        code = demo.run(out=args.out, quick=args.quick)
         return Outcome("", {"out": str(args.out), "exit_code": code}, code)
 
     return run
@@ -65,14 +61,21 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
     more("--eps", type=float, help="Adam's epsilon, transferred for each group")
     more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
     multiplier_argument(more)
-    more("--residual", choices=("auto", "scale", "insert", "off"))
+    more("--residual", choices=("auto", "scale", "insert", "off"),
+         help="auto: scale residual branches, insert them where there are none; scale: never "
+         "insert; insert: as auto, without the warning; off: change no forward pass")  # fmt: skip
     more("--depth", type=int, metavar="L", help="residual steps, where they are not found")
-    more("--gamma", type=number_or("auto", "layer", "none"), metavar="auto|layer|none|NUMBER")
-    more("--correction", type=number_or("auto"), metavar="auto|NUMBER")
-    more("--init", choices=("rescale", "keep"))
-    more("--lr-mult", action="append", type=factor_pair, metavar="PATTERN=FACTOR")
-    more("--no-decay", action="append", metavar="PATTERN")
-    more("--role", dest="roles", action="append", type=pair, metavar="PATTERN=ROLE")
+    more("--gamma", type=number_or("auto", "layer", "none"), metavar="auto|layer|none|NUMBER",
+         help="what sums over neighbours are divided by (default: auto, measured)")  # fmt: skip
+    more("--correction", type=number_or("auto"), metavar="auto|NUMBER",
+         help="a factor on the encoder's learning rate under SGD (default: 1)")  # fmt: skip
+    more("--init", choices=("rescale", "keep"), help="keep: initial weights stay as they are")
+    more("--lr-mult", action="append", type=factor_pair, metavar="PATTERN=FACTOR",
+         help="a factor on learning rates, 'decoder.*=0.5'; repeatable")  # fmt: skip
+    more("--no-decay", action="append", metavar="PATTERN",
+         help="parameters without weight decay, '*.bias'; repeatable")  # fmt: skip
+    more("--role", dest="roles", action="append", type=pair, metavar="PATTERN=ROLE",
+         help="correct a role, 'head.*=decoder'; repeatable")  # fmt: skip
 
     def run(args: argparse.Namespace) -> Outcome:
         from gnn_mup import TransferWarning, plan_transfer
@@ -121,7 +124,7 @@ def _correction(parser: argparse.ArgumentParser) -> Run:
     """measure the correction C of the encoder's learning rate under SGD"""
     more = data_arguments(parser, "as in gnn_mup.measure_correction")
     more("--pairs", type=count_or("all"), metavar="all|N", help="pairs of graphs (default: 2500)")
-    more("--task", choices=("auto", "graph", "node"))
+    more("--task", choices=("auto", "graph", "node"), help="what is predicted (default: auto)")
     more("--batch-size", type=int, metavar="B", help="pairs of batches of B graphs instead")
     return _measuring("measure_correction")
 

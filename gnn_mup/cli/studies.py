@@ -34,8 +34,12 @@ KINDS = ("transfer", "standard", "mup")
 def coord_check(parser: argparse.ArgumentParser) -> Run:
     """check whether updates keep their size over width and depth; names the layer that does not"""
     parser.add_argument("factory", help=f"called with a width (and a depth), makes a model: {HERE}")
-    parser.add_argument("--widths", type=sizes, required=True, metavar="64,128,256")
-    parser.add_argument("--depths", type=sizes, metavar="4,8,16")
+    parser.add_argument(
+        "--widths", type=sizes, required=True, metavar="64,128,256", help="each at the first depth"
+    )
+    parser.add_argument(
+        "--depths", type=sizes, metavar="4,8,16", help="each at the first width (default: none)"
+    )
     parser.add_argument(
         "--batch",
         metavar="FILE.py:FACTORY",
@@ -48,8 +52,10 @@ def coord_check(parser: argparse.ArgumentParser) -> Run:
     more("--optimizer", **OPTIMIZER)
     more("--steps", type=int, metavar="N", help="optimizer steps (default: 3)")
     more("--seeds", type=int, metavar="N", help="runs of each size (default: 3)")
-    more("--weight-decay", type=float, metavar="W")
-    more("--transfer", choices=("yes", "no", "mup"), help="no: the standard parameterization")
+    more("--weight-decay", type=float, metavar="W", help="the weight decay (default: 0)")
+    more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
+    more("--transfer", choices=("yes", "no", "mup"),
+         help="no: the model as it is; mup: mup's rules for width (default: yes)")  # fmt: skip
     more("--grid", choices=("cross", "full"), help="full: every width with every depth")
 
     def run(args: argparse.Namespace) -> Outcome:
@@ -100,10 +106,11 @@ def sweep(parser: argparse.ArgumentParser) -> Run:
     )
     example_argument(parser)
     more = optional(parser, "as in gnn_mup.sweep")
-    more("--transfer", nargs="+", choices=KINDS, help="several: one picture")
-    more("--seeds", type=int, metavar="N")
+    more("--transfer", nargs="+", choices=KINDS,
+         help="standard: the model as it is; several: compared (default: transfer)")  # fmt: skip
+    more("--seeds", type=int, metavar="N", help="runs averaged per size and rate (default: 1)")
     more("--optimizer", **OPTIMIZER)
-    more("--weight-decay", type=float, metavar="W")
+    more("--weight-decay", type=float, metavar="W", help="the weight decay (default: 0)")
     more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
     multiplier_argument(more)
     _storage(more, "sweep")
@@ -139,23 +146,25 @@ def tune(parser: argparse.ArgumentParser) -> Run:
     _files(parser, "plot")
     example_argument(parser)
     more = optional(parser, "as in gnn_mup.tune")
-    more("--trials", type=int, metavar="N", help="how many in all, by whomever (default: 32)")
-    more("--budget", type=positive, metavar="SECONDS", help="begin no trial after them")
+    more("--trials", type=int, metavar="N", help="how many, all workers together (default: 32)")
+    more("--budget", type=positive, metavar="SECONDS", help="begin no trial after so many")
     more("--lr", type=rate_range, metavar="2^-12..2^-2", help="the range of learning rates")
     more("--multiplier", dest="multipliers", action="append", type=named_range,
          metavar="NAME=LOW..HIGH", help="in place of the default space: branch, encoder, decoder "
          "and output, as far as the model has them")  # fmt: skip
-    more("--weight-decay", type=_decay, metavar="LOW..HIGH|W|auto")
+    more("--weight-decay", type=_decay, metavar="LOW..HIGH|W|auto",
+         help="a range to search, a number, or auto for the usual range (default: 0)")  # fmt: skip
     more("--tau", type=rate_range, metavar="LOW..HIGH",
          help="the range of the time scale of weight decay, in epochs")  # fmt: skip
     more("--epoch-steps", type=float, metavar="N", help="steps per epoch, for --tau")
-    more("--gamma", type=rate_range, metavar="LOW..HIGH")
-    more("--correction", type=rate_range, metavar="LOW..HIGH")
+    more("--gamma", type=rate_range, metavar="LOW..HIGH", help="search gamma, too")
+    more("--correction", type=rate_range, metavar="LOW..HIGH", help="search C, too (SGD)")
     more("--delta", type=int, metavar="WIDTH", help="a second width (default: twice the proxy's)")
     more("--optimizer", **OPTIMIZER)
     more("--seeds", type=int, metavar="N", help="runs averaged per trial")
     more("--seed", type=int, help="of the search")
-    more("--objective", choices=("loss", "best_loss", "metric", "best_metric"))
+    more("--objective", choices=("loss", "best_loss", "metric", "best_metric"),
+         help="what of the fit's result is judged (default: loss)")  # fmt: skip
     more("--no-prune", dest="prune", action="store_false", help="let every trial end")
     _storage(more, "tune")
 

@@ -134,7 +134,7 @@ def measure_gamma(
             without adding them), "gin" (sum and the node itself), or a function
             ``(x, edge_index) -> P x``.
         normalize: Scale every feature row to |x_u|^2 = n0 first, as the paper does.
-        edge_weight: Attribute with one weight an edge; None: all 1.
+        edge_weight: Attribute with one weight per edge; None: all 1.
         max_graphs: Measure so many graphs, drawn at random; None: all.
         seed: Of that draw.
     """
@@ -253,7 +253,7 @@ def tau_epoch(*, weight_decay: float, lr: float, batch_size: float, train_size: 
 
     Args:
         weight_decay: lambda0, as given to `apply_transfer`; 0 gives infinity.
-        lr: eta0, as given to `apply_transfer`.
+        lr: The learning rate, as given to `apply_transfer`.
         batch_size: Examples in a step.
         train_size: Examples in an epoch.
     """
@@ -268,7 +268,7 @@ def weight_decay_from_tau(*, tau: float, lr: float, batch_size: float, train_siz
 
     Args:
         tau: Time scale in epochs; infinity gives 0.
-        lr: eta0, as given to `apply_transfer`.
+        lr: The learning rate, as given to `apply_transfer`.
         batch_size: Examples in a step.
         train_size: Examples in an epoch.
     """

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch_geometric.data.data import BaseData
 
-from gnn_mup import TransferError, apply_transfer
+from gnn_mup import MuonAdamW, TransferError, apply_transfer
 from gnn_mup.api.groups import PLAN_ATTRIBUTE
 from gnn_mup.arguments import as_list, check_function, check_size, check_takes
 
@@ -30,6 +30,8 @@ def make_optimizer(optimizer: Any, groups: Any) -> torch.optim.Optimizer:
         "sgd": torch.optim.SGD,
         "adam": functools.partial(torch.optim.Adam, eps=EPS),
         "adamw": functools.partial(torch.optim.AdamW, eps=EPS),
+        "muon": functools.partial(MuonAdamW, eps=EPS),
+        "adafactor": torch.optim.Adafactor,
     }
     make = named.get(optimizer.lower()) if isinstance(optimizer, str) else optimizer
     if make is None or not callable(make):

@@ -9,11 +9,15 @@ from collections.abc import Iterable, Sequence
 
 from .optimizers import OPTIMIZERS
 from .plan import Branch, Message, ParamRecord, Plan
-from .table import Role
+from .table import Family, Role
 
 COLUMNS = 100
 """The text is no wider than this."""
 HEAD = ("parameter", "shape", "width type", "fan-in", "init RMS", "lr", "decay", "why")
+LEGEND = (
+    "fan-in: the number of inputs that each output sums up; init RMS: the size of the initial "
+    "values (root mean square), drawn -> rescaled; why: the letters below"
+)
 ROLES = {
     Role.ENCODER: "from the data to the width",
     Role.RESIDUAL: "inside the residual branches",
@@ -60,8 +64,9 @@ def headline(plan: Plan) -> str:
 
 def _optimizer(plan: Plan) -> str:
     made_for = plan.settings.optimizer
-    names = [name for name, known in OPTIMIZERS.items() if known == made_for]
-    return names[0] if names else str(made_for.family.value)
+    if made_for.family is Family.SPECTRAL:
+        return f"{made_for.name} with adamw"
+    return made_for.name if made_for.name in OPTIMIZERS else f"{made_for.name} ({made_for.family})"
 
 
 def _rules(plan: Plan) -> str:
@@ -73,14 +78,15 @@ def _rules(plan: Plan) -> str:
 def _meaning(plan: Plan) -> str:
     if plan.reference is not None:
         width, depth = plan.reference
+        wider, deeper = plan.width / width, plan.depth / depth
+        size = f"{wider:.3g} times that width and {deeper:.3g} times that depth"
         return (
             f"lr is the learning rate at width {width}, depth {depth}, where nothing changes. This "
-            f"model has\n{plan.width / width:.3g} times that width and "
-            f"{plan.depth / depth:.3g} times that depth."
+            f"model has\n{size if (wider, deeper) != (1, 1) else 'exactly that size'}."
         )
     if plan.relative:
         return "lr is the learning rate of the base model; at its size nothing changes."
-    return "lr is the paper's eta0, from which every tensor's own learning rate follows."
+    return "lr is the paper's eta0, which belongs to no size: all learning rates follow from it."
 
 
 def _params(plan: Plan) -> str:
@@ -103,7 +109,8 @@ def _params(plan: Plan) -> str:
             for block in lines[at : at + len(sections[role])]:
                 out += ["  " + line for line in block]
             at += len(sections[role])
-    return "\n".join([*out, "why", *_wrapped([f"{letters[r]}: {r}" for r in reasons], "  ")])
+    whys = _wrapped([f"{letters[r]}: {r}" for r in reasons], "  ")
+    return "\n".join([*out, *_wrapped([LEGEND], ""), "why", *whys])
 
 
 def cells_of(names: str, record: ParamRecord) -> tuple[str, ...]:
@@ -228,9 +235,7 @@ def messages_text(messages: Sequence[Message]) -> list[str]:
         names = _pattern([m.module or "the model" for m in same])
         gamma = sum(m.gamma for m in same) / len(same)
         done = (
-            "counts as normalised, left alone"
-            if same[0].normalised
-            else f"divided by gamma = {1 / same[0].factor:.4g}"
+            "left alone" if same[0].normalised else f"divided by gamma = {1 / same[0].factor:.4g}"
         )
         out.append(f"{names}: aggregated rows are {gamma:.3g} times as large as messages; {done}")
     return out

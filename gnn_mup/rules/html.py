@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .display import HEAD, ROLES, branch_text, cells_of, folded, headline, messages_text
+from .display import HEAD, LEGEND, ROLES, branch_text, cells_of, folded, headline, messages_text
 from .plan import Plan
 
 
@@ -17,7 +17,7 @@ def plan_html(plan: Plan) -> str:
         for names, record in rows:
             if record.role is role:
                 parts.append(_row((role.value, *cells_of(names, record)), "td"))
-    parts.append("</table>")
+    parts.append(f"</table>\n<p>{escape(LEGEND.partition('; why')[0])}</p>")
     parts += _section("Residual branches", (branch_text(b) for b in plan.branches), "pre")
     parts += _section("Message passing", messages_text(plan.messages))
     parts += _section("Notes", map(str, plan.notes))

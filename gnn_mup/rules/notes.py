@@ -34,6 +34,7 @@ class Code(StrEnum):
     NORM_ON_STREAM = "norm-on-stream"
     NOT_AUDITED = "not-audited"
     NOT_INSERTED = "not-inserted"
+    OPTIMIZER = "optimizer"
     PACKED_QUERIES = "packed-queries"
     ROW_NORM = "row-norm"
     SUM_POOLING = "sum-pooling"

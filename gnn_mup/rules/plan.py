@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from ..arguments import as_patterns, check_number, writing
 from ..errors import TransferError
 from . import table as rules
+from . import updates
 from .audit import Audit
 from .multipliers import Multipliers
-from .notes import Note
+from .notes import Code, Note
 from .optimizers import OPTIMIZERS, resolve_optimizer
 from .table import Family, Kind, Optimizer, Ratio, Role, Spot
+from .updates import BETWEEN_WIDTHS, Matrix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +49,12 @@ class Settings:
             check_number(name, value)
         if self.no_decay is not None:
             as_patterns("no_decay", self.no_decay)
+        if self.weight_decay and self.optimizer.decoupled is None:
+            raise TransferError(
+                f"{self.optimizer.said}. Type: weight_decay=0, or use another optimizer"
+            )
+        if self.eps is not None and self.optimizer.name == "lion":
+            raise TransferError("Lion has no epsilon: leave eps out")
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class ParamRecord:
     trainable: bool = True
     used: bool = True
     aliases: tuple[str, ...] = ()
+    fan_in_axes: tuple[int, ...] = ()
+    fan_out_axes: tuple[int, ...] = ()
     lr: float = 0.0
     lr_scale: float = 0.0
     weight_decay: float = 0.0
@@ -84,14 +94,29 @@ class ParamRecord:
     def init_after(self) -> float:
         return self.init_before * self.init_factor
 
+    @property
+    def matrix(self) -> Matrix | None:
+        """The sides of a matrix between widths, the kind that a spectral optimizer trains."""
+        two = len(self.shape) == 2 and {*self.fan_in_axes, *self.fan_out_axes} == {0, 1}
+        if not two or len(self.fan_in_axes) != 1 or self.kind not in BETWEEN_WIDTHS:
+            return None
+        (inputs,), (outputs,) = self.fan_in_axes, self.fan_out_axes
+        return Matrix(self.shape[inputs], self.shape[outputs], inputs_first=inputs == 0)
+
+    def trained_by(self, optimizer: Optimizer) -> Optimizer:
+        """The member of a pair that trains this tensor: AdamW has what is no matrix."""
+        spectral = optimizer.family is Family.SPECTRAL
+        return rules.ADAMW if spectral and self.matrix is None else optimizer
+
     def under(self, settings: Settings, no_decay: bool) -> ParamRecord:
         """This record with the learning rate, decay and epsilon of other settings."""
-        scale = rules.lr_factor(self.where, settings.optimizer.family)
+        optimizer = self.trained_by(settings.optimizer)
+        rate = scale = updates.rate_factor(self.where, optimizer, self.matrix)
         scale *= settings.multipliers.rate(self.where)
         for pattern, factor in settings.lr_mult.items():
             if matches(pattern, (self.name, *self.aliases)):
                 scale *= factor
-        decay = 0.0 if no_decay else rules.decay_factor(self.where, settings.optimizer)
+        decay = 0.0 if no_decay else updates.decay_factor(self.where, optimizer, rate)
         eps = None if settings.eps is None else settings.eps * rules.eps_factor(self.where)
         return replace(
             self,
@@ -182,11 +207,14 @@ class Plan:
         names = [n for r in self.params.values() for n in (r.name, *r.aliases)]
         check_patterns("lr_mult", settings.lr_mult, names)
         check_patterns("no_decay", settings.no_decay or (), names)
+        _check_matrices(settings.optimizer, self.params.values())
         params = {
             name: record.under(settings, _exempt(record, settings))
             for name, record in self.params.items()
         }
-        return replace(self, settings=settings, params=params)
+        notes = [note for note in self.notes if note.code is not Code.OPTIMIZER]
+        notes += _about(settings.optimizer, self.params.values())
+        return replace(self, settings=settings, params=params, notes=tuple(notes))
 
     def with_folds(self, kept: tuple[Fold, ...], factors: Mapping[str, float]) -> Plan:
         """The plan after some factors were baked into weights, which removal has to undo too."""
@@ -224,6 +252,7 @@ class Plan:
         out["settings"]["optimizer"] = {
             "family": self.settings.optimizer.family.value,
             "decoupled": self.settings.optimizer.decoupled,
+            "name": self.settings.optimizer.name,
         }
         out["gamma"] = self.gamma
         out["scores"] = sorted(self.scores)
@@ -252,6 +281,29 @@ class Plan:
         from .html import plan_html
 
         return plan_html(self)
+
+
+def _check_matrices(optimizer: Optimizer, records: Iterable[ParamRecord]) -> None:
+    """Refuse a spectral optimizer where it would have nothing to train."""
+    if optimizer.family is Family.SPECTRAL and all(record.matrix is None for record in records):
+        raise TransferError(
+            f"{optimizer.name} trains matrices from width to width, and this model has none "
+            "(encoders, decoders, look-ups, vectors and weights with three axes are AdamW's). "
+            'Type: optimizer="adamw"'
+        )
+
+
+def _about(optimizer: Optimizer, records: Iterable[ParamRecord]) -> Iterator[Note]:
+    """How a class from elsewhere was taken, and which weights between widths are no matrices."""
+    from .display import fold_names
+
+    if optimizer.said:
+        yield Note(Code.OPTIMIZER, optimizer.said)
+    if optimizer.family is Family.SPECTRAL:
+        left = [r for r in records if r.kind in BETWEEN_WIDTHS and r.fan_in_axes and not r.matrix]
+        for name in fold_names(r.name for r in left):
+            text = f"{name} is no single matrix, and a spectral optimizer takes only those: AdamW's"
+            yield Note(Code.OPTIMIZER, text)
 
 
 def _exempt(record: ParamRecord, settings: Settings) -> bool:

@@ -44,26 +44,35 @@ class Role(StrEnum):
 
 
 class Family(StrEnum):
-    """How an update depends on the gradient: proportional to it, or of fixed size."""
+    """What sets the size of an update: the gradient (SGD), the learning rate alone, entry by entry
+    (Adam) or for the matrix as a whole (spectral), or the size of the tensor itself (relative)."""
 
     SGD = "sgd"
     ADAM = "adam"
+    SPECTRAL = "spectral"
+    RELATIVE = "relative"
 
 
 class Optimizer(NamedTuple):
     """What the rules need to know of an optimizer.
 
     ``decoupled`` is true where the decay of a step is ``lr * weight_decay * w`` whatever the
-    gradient: AdamW, but also SGD, whose coupled decay comes to the same.
+    gradient: AdamW, but also SGD, whose coupled decay comes to the same. ``name``: what to type for
+    it. ``adjust``: what the optimizer itself multiplies the rate of a matrix by (`updates`).
+    ``floor``: epsilons of a relative step. ``said``: how it is known, where a class was probed.
     """
 
     family: Family
-    decoupled: bool
+    decoupled: bool | None
+    name: str = ""
+    adjust: str = ""
+    floor: tuple[float | None, float] | None = None
+    said: str = ""
 
 
-SGD = Optimizer(Family.SGD, True)
-ADAM = Optimizer(Family.ADAM, False)
-ADAMW = Optimizer(Family.ADAM, True)
+SGD = Optimizer(Family.SGD, True, "sgd")
+ADAM = Optimizer(Family.ADAM, False, "adam")
+ADAMW = Optimizer(Family.ADAM, True, "adamw")
 
 
 class Powers(NamedTuple):
@@ -266,7 +275,7 @@ def clip_factor(where: Spot | Ratio) -> float:
     much one step lowers the loss), whatever the optimizer is: these weights are SGD's rates over
     those at the reference size. With the absolute rules that is width 64 and depth 1.
     """
-    return lr_factor(where, Family.SGD) / lr_factor(_reference(where), Family.SGD)
+    return lr_factor(where, Family.SGD) / lr_factor(reference(where), Family.SGD)
 
 
 def eps_factor(where: Spot | Ratio) -> float:
@@ -291,7 +300,7 @@ def decay_factor(where: Spot | Ratio, optimizer: Optimizer) -> float:
         return 1.0
     if optimizer.decoupled:
         return 1.0 / lr_factor(where, optimizer.family)
-    return _l2_over_gradient(where) / _l2_over_gradient(_reference(where))
+    return _l2_over_gradient(where) / _l2_over_gradient(reference(where))
 
 
 def query_factor(head_dim: float, base_head_dim: float) -> float:
@@ -316,7 +325,7 @@ def _l2_over_gradient(where: Spot | Ratio) -> float:
     return gradient_scale(where) / (init_rms(where) or 1.0)
 
 
-def _reference(where: Spot | Ratio) -> Spot | Ratio:
+def reference(where: Spot | Ratio) -> Spot | Ratio:
     """The same tensor at the size where a user's coupled decay means what they are used to."""
     if isinstance(where, Ratio):
         return Ratio(where.kind, where.role, correction=where.correction)

@@ -45,7 +45,7 @@ def check(
     def of_width(width: int) -> nn.Module:
         return entry.build(width, DEPTH)
 
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"base": "paper"}
     if base:
         small, larger = (of_width(k * entry.narrowest) for k in (1, 2))
         more["base"] = make_base_shapes(small, larger, example=entry.example())

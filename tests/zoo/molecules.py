@@ -85,7 +85,7 @@ def attentive(width: int, depth: int) -> nn.Module:
 
 
 class GINE(nn.Module):
-    """Hu et al.'s pretrained GINE: one linear edge encoder a layer, norms in the branch."""
+    """Hu et al.'s pretrained GINE: one linear edge encoder per layer, norms in the branch."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ MODELS = [
         "dec.weight": f"decoder width-out {D}",
     }, depth=1, scaled=0, left=("gate",), notes=WIDTH_ONLY), depth_is_size=False),
     toy("NNConv", models.GeneratedWeights),
-    Entry("GINE (edge encoder a layer)", GINE, MOLECULE, Expect({
+    Entry("GINE (edge encoder per layer)", GINE, MOLECULE, Expect({
         "node_emb.weight": f"encoder data-in {N0}",
         "edge_embs.*.weight": f"residual data-in {EDGE} n=1",
         "convs.*.nn.0.weight": f"residual width-to-width {D}",

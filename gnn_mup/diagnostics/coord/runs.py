@@ -145,8 +145,8 @@ class Task:
                 return apply_transfer(model, inputs, **how, **self.arguments)  # type: ignore[arg-type]
             if self.transfer == "mup":
                 relative = {"residual": "off", "gamma": None, **self.arguments}
-                base = self.base(inputs, size[1])
-                return apply_transfer(model, inputs, base=base, **how, **relative)  # type: ignore[arg-type]
+                relative["base"] = self.base(inputs, size[1])
+                return apply_transfer(model, inputs, **how, **relative)  # type: ignore[arg-type]
         raise TransferError(
             f"transfer must be True, False, 'mup' or a function, not {self.transfer!r}"
         )

@@ -132,7 +132,7 @@ class Curves:
                 for end, word in ((rates[0], "smallest"), (rates[-1], "largest")):
                     if rate == end:
                         found.append(
-                            f"{kind}, {name_of(size)}: the best eta0 {octave(rate)} is the {word} "
+                            f"{kind}, {name_of(size)}: the best lr {octave(rate)} is the {word} "
                             f"of the grid; add {word[:-3]}er ones to lrs"
                         )
                         break

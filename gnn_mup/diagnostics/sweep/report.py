@@ -1,4 +1,4 @@
-"""What a sweep shows: where the best eta0 goes when the model grows, and what that costs."""
+"""What a sweep shows: where the best learning rate goes as the model grows, and what it costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SweepReport(Curves):
-    """Loss over (parameterization, size, eta0, seed). Print it, plot it, or read its numbers.
+    """Loss over parameterization, size, learning rate and seed. Print it, plot it, or read it.
 
     >>> cells = [dict(transfer="transfer", width=w, depth=2, lr=lr, seed=0, loss=loss)
     ...          for w, losses in {16: (0.9, 0.5, 0.8), 32: (0.8, 0.44, 0.4)}.items()
@@ -46,7 +46,7 @@ class SweepReport(Curves):
         self.missing = max((expected or 0) - len(self.cells), 0)
 
     def table(self) -> pd.DataFrame:
-        """One row per parameterization and size: best eta0 and loss, drift, regret, sharpness."""
+        """One row per parameterization and size: best rate and loss, drift, regret, sharpness."""
         import pandas as pd
 
         rows = []
@@ -128,16 +128,14 @@ class SweepReport(Curves):
         short = [f"{self.missing} runs are missing: call sweep again"] * bool(self.missing)
         return [*short, *self.edges, *self.notes]
 
-    def plot(
-        self, path: str | Path, title: str | None = None, axis: str = "learning rate"
-    ) -> Path:
+    def plot(self, path: str | Path, title: str | None = None, axis: str = "learning rate") -> Path:
         """Loss (and metric) against the learning rate, one line per size, side by side."""
         from .plots import plot_rates
 
         return plot_rates(self, Path(path), self.title if title is None else title, axis)
 
     def plot_sizes(self, path: str | Path, title: str | None = None) -> Path:
-        """Loss against size: at the smallest size's best eta0, and at each size's own."""
+        """Loss against size: at the smallest size's best learning rate, and at each size's own."""
         from .plots import plot_sizes
 
         return plot_sizes(self, Path(path), self.title if title is None else title)

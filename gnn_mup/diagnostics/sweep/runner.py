@@ -79,9 +79,10 @@ class Runner:
             return [{"params": [p for p in model.parameters() if p.requires_grad], **rest}]
         family = self.optimizer
         rest["optimizer"] = family.func if isinstance(family, functools.partial) else family
-        if how == "mup":
-            rest |= {"base": self.base(cell.depth), "residual": "off", "gamma": None}
         more = dict(how) if isinstance(how, Mapping) else {}
+        if how == "mup":
+            rest |= {"residual": "off", "gamma": None}
+            more = {"base": self.base(cell.depth)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TransferWarning)
             groups = apply_transfer(model, self.example, **{**rest, **self.arguments, **more})

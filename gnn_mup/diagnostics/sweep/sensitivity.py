@@ -16,7 +16,7 @@ def draw_sensitivity(report: TuneReport, path: str | Path) -> Path:
     """One panel per value: all trials (pruned ones hollow), joined those in which it alone was
     moved, a star for the best."""
     names = list(report.arms)
-    figure, panels = _panels(1, len(names), 2.6, 2.8)
+    figure, panels = _panels(1, [2.6] * len(names), 2.8)
     whole = [r for r in report.trials if not r.get("pruned") and math.isfinite(r["loss"])]
     pruned = [r for r in report.trials if r.get("pruned") and math.isfinite(r["loss"])]
     losses = sorted(row["loss"] for row in whole)

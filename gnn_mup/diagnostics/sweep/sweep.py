@@ -61,14 +61,15 @@ def sweep(
         fit: ``fit(model, optimizer, seed)`` trains and returns the loss, or a dict with ``loss``
             and whatever else is to be kept (``metric``, ``best_loss``, ...). A loss that is not
             finite: diverged. `Fit` is one for loaders.
-        lrs: eta0, one grid for all or a dict of grids by parameterization.
+        lrs: learning rates, one list for all or a dict of lists by parameterization.
         seeds: how many, or which. They seed the weights, and again the training.
         transfer: True; False for the standard parameterization; ``"mup"`` for the width rules from
             the smallest width; a dict of further arguments of `apply_transfer`; a function
             ``(model, example, lr)`` that returns parameter groups; or several of these: a list, or
             a dict with names.
         optimizer, weight_decay: as in `apply_transfer`; the optimizer may be a `functools.partial`,
-            the weight decay a function of eta0 (one that keeps tau_epoch: `weight_decay_from_tau`).
+            the weight decay a function of the learning rate (one that keeps tau_epoch:
+            `weight_decay_from_tau`).
         example: as in `apply_transfer`; with a `Fit` its first batch.
         storage: a file (SQLite; ``.log``: a journal), an Optuna URL or storage, ``":memory:"``; by
             default the file ``gnn-mup-<name>.db``.

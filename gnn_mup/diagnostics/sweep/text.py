@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 Rows = list[list[str]]
 
-_SIZES = ["", "size", "best eta0", "best loss", "at fixed eta0", "drift", "regret", "sharpness"]
+_SIZES = ["", "size", "best lr", "best loss", "at fixed lr", "drift", "regret", "sharpness"]
 _KINDS = ["", "worst drift", "worst regret", "loss falls with size"]
 
 _MEANING = (
-    ("fixed eta0", "the smallest size's best one"),
-    ("drift", "octaves from there to the nearest eta0 whose loss is within "
-              f"{TOLERANCE:.0%} of the best at that size"),
-    ("regret", "loss at the fixed eta0 over the best loss at that size"),
-    ("sharpness", "by how much the loss rises one octave beside its optimum"),
+    ("fixed lr", "the best learning rate of the smallest size"),
+    ("drift", "octaves (factors of 2) from there to the nearest learning rate whose loss is "
+              f"within {TOLERANCE:.0%} of the best at that size"),
+    ("regret", "loss at the fixed learning rate over the best loss at that size (1: nothing lost)"),
+    ("sharpness", "by how much the loss rises one octave beside the best learning rate"),
 )  # fmt: skip
 
 
@@ -143,5 +143,5 @@ def _picture(report: SweepReport, which: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path: Path = getattr(report, which)(Path(folder) / "picture.png", title="")
         data = base64.b64encode(path.read_bytes()).decode()
-    words = {"plot": "loss against eta0, one line a size", "plot_sizes": "loss against size"}
+    words = {"plot": "loss against learning rate", "plot_sizes": "loss against size"}
     return f'<p><img alt="{words[which]}" src="data:image/png;base64,{data}"></p>'

@@ -17,7 +17,7 @@ from gnn_mup.arguments import as_path, as_table, check_number, check_one_of, che
 from gnn_mup.data.measure import weight_decay_from_tau
 from gnn_mup.extras import needs
 from gnn_mup.rules.multipliers import EXAMPLE, NAMES
-from gnn_mup.rules.plan import OPTIMIZERS, resolve_optimizer
+from gnn_mup.rules.optimizers import name_of, resolve_optimizer
 
 from ..inputs import check_arguments, check_build
 from .fit import Fit
@@ -204,7 +204,7 @@ def _proxy(proxy: Any) -> tuple[int, int]:
 
 def _family(optimizer: Any, tau: Any, correction: Any) -> str:
     known = resolve_optimizer(getattr(optimizer, "func", optimizer))
-    family = next(name for name, one in OPTIMIZERS.items() if one == known)
+    family = name_of(known)
     if correction is not None and family != "sgd":
         raise TransferError("correction is for SGD: leave it out, or pass optimizer='sgd'")
     if tau is not None and family == "adam":
