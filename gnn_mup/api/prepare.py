@@ -101,7 +101,8 @@ def prepare(
     if options.audit:
         skips = {i.span.end: (i.span.start, factor * alpha) for i in findings.inserted}
         replay = drafts.interventions(findings.residuals.graph, skips)
-        plan = audited(model, call, plan, operations, replay)
+        own = options.gamma in ("auto", "layer") and given is None
+        plan = audited(model, call, plan, operations, replay, own)
     return plan, operations
 
 

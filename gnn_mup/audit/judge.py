@@ -32,6 +32,7 @@ SCALE = (0.25, 4.0)
 GAMMA = (1 / 3, 3.0)
 BRANCH = (1 / 8, 7.0)
 """The ratios of measured to predicted that are in line."""
+NO_LIMIT = 1e9
 INDIRECT = 8.0
 """How much less a tensor may do that weights are computed from: a sigmoid, a sum over bases."""
 SMALL = 16
@@ -41,8 +42,15 @@ SMALL = 16
 class Judge:
     """The rows of an audit."""
 
-    def __init__(self, plan: Plan, after: Meter, before: Meter | None, depth_factor: float) -> None:
-        self.plan, self.after, self.before = plan, after, before
+    def __init__(
+        self,
+        plan: Plan,
+        after: Meter,
+        before: Meter | None,
+        depth_factor: float,
+        measured: bool = True,
+    ) -> None:
+        self.plan, self.after, self.before, self.measured = plan, after, before, measured
         self.depth_factor = depth_factor
         self.graph, self.sums = after.graph, Sums(after)
 
@@ -58,7 +66,7 @@ class Judge:
 
     def _read(self, reading: Reading) -> Iterator[AuditRow]:
         record = self.plan.params[reading.param]
-        if reading.rate == 0.0 or not self.graph.live >> reading.node & 1:
+        if reading.rate == 0.0 or reading.size == 0.0 or not self.graph.live >> reading.node & 1:
             return
         rate = self._rate(reading)
         yield rate
@@ -80,7 +88,8 @@ class Judge:
             measured *= self._generated(reading)
             if not self._is_raw(reading):
                 predicted = max(1.0, math.sqrt(n / max(self.plan.width, 1)))
-            low = min(low, n / REFERENCE_WIDTH / 4) if n < SMALL else low
+            if n < SMALL and math.isclose(reading.rate * REFERENCE_WIDTH, 1.0, rel_tol=0.5):
+                low = 0.0
         else:
             measured, predicted = rate, 1.0 / REFERENCE_WIDTH
             low, high = VECTOR
@@ -100,7 +109,7 @@ class Judge:
         decoder = 1.0 / math.sqrt(max(self.plan.width, 1))
         number = self.graph[reading.node].shape[-1:] in ((), (1,))  # no width, whatever it is for
         if number or reading.param in self.plan.scores or self._open(reading):
-            low *= decoder / (4.0 if number else 1.0)  # logits are small, or of order one
+            low *= decoder / 4.0  # logits are small, or of order one
         elif self._is_last(reading):
             predicted = decoder
         return AuditRow(
@@ -112,7 +121,7 @@ class Judge:
         ours = {b.factor for b in plan.branches} | {m.factor for m in plan.messages}
         factor = constant_after(self.after, self.graph, reading.node, ours)
         if reading.other is not None and reading.how is How.CONTRACTED:
-            factor *= constant_before(self.after, self.graph, reading.other)
+            factor *= constant_before(self.after, self.graph, reading.other, ours)
         return factor
 
     def _is_raw(self, reading: Reading) -> bool:
@@ -177,7 +186,9 @@ class Judge:
             expected = self.depth_factor
             if len(was) == len(shares):  # beside what it was
                 change = share / typical(was)
-                yield AuditRow(name, "branch, after over before", expected, change, low, math.inf)
+                steps = len(shares) >= self.plan.depth and share > 2 * expected
+                limit = high if steps else NO_LIMIT
+                yield AuditRow(name, "branch, after over before", expected, change, low, limit)
             yield AuditRow(name, "branch", expected, share, 0.0, high)
 
     def _gammas(self) -> Iterable[AuditRow]:
@@ -185,7 +196,10 @@ class Judge:
         scaled = {m.module: m for m in self.plan.messages if not m.normalised}
         for found in self.graph.aggregations:
             if found.module in scaled and found.messages > 0:
-                yield AuditRow(found.module, "gamma", 1.0, found.gamma, low, high)
+                known = scaled[found.module]
+                # A number that the user gave is taken as it is.
+                predicted = 1.0 if self.measured else known.gamma * known.factor
+                yield AuditRow(found.module, "gamma", predicted, found.gamma, low, high)
 
 
 __all__ = ["Judge"]

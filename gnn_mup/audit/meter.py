@@ -73,6 +73,7 @@ class Meter(Recorder):  # type: ignore[no-untyped-call]
         self.sizes: dict[int, float] = {}
         self.readings: list[Reading] = []
         self.carried: set[int] = set()
+        self.contractions: set[int] = set()
         self.computed: set[int] = set()
         self._changes: dict[int, dict[str, Tensor]] = {}
         self._product: tuple[int, dict[str, Tensor], float] | None = None
@@ -132,6 +133,8 @@ class Operation:
             self._summed(floating)
         if features:
             meter.carried.update(made)
+        if floating and self._is_contraction():
+            meter.contractions.add(self.made)
 
     def _read(self, result: Tensor, features: bool) -> bool:
         """Measure, or hand the change on; returns whether the result is features."""
@@ -156,6 +159,12 @@ class Operation:
             return True  # a weight that meets numbers of nodes, a mask
         self._hand_on(result)
         return False
+
+    def _is_contraction(self) -> bool:
+        """Whether a weight is applied to features."""
+        factors = [self.nodes[i] for i in _FACTORS.get(self.name, ()) if i in self.nodes]
+        pure = [i for i in factors if self.meter.graph[i].pure and i not in self.meter.carried]
+        return len(pure) == 1
 
     def _is_floating(self, i: int) -> bool:
         return isinstance(self.leaves[i], Tensor) and self.leaves[i].is_floating_point()

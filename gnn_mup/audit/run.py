@@ -1,8 +1,9 @@
 """The audit of a plan: measured on the example, before the plan is returned.
 
-Four forward passes and one backward pass: the model as it is; the recorded pass replayed with the
-planned factors; the changed model with gradients; the changed model measured. Parameters, buffers,
-classes, random state and gradients are afterwards what they were, also when something raises.
+Four forward passes and one backward pass: the model with its weights rescaled; the recorded pass
+replayed with the planned factors; the changed model with gradients; the changed model measured.
+Parameters, buffers, classes, random state and gradients are afterwards what they were, also when
+something raises.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ def audited(
     plan: Plan,
     operations: tuple[Operation, ...],
     replay: Interventions | None,
+    measured: bool = True,
 ) -> Plan:
     """The plan with its audit, and a warning for everything that is out of line."""
     try:
-        audit = measure(model, call, plan, operations, replay)
+        audit = measure(model, call, plan, operations, replay, measured)
     except SurgeryError:
         raise
     except Exception as error:
@@ -56,18 +58,19 @@ def measure(
     plan: Plan,
     operations: tuple[Operation, ...],
     replay: Interventions | None,
+    measured: bool = True,
 ) -> Audit:
-    """The table of a plan, measured; the model is as before afterwards."""
+    """The table of a plan; the model is as before afterwards. ``measured``: gamma was, too."""
     remarks = []
     with kept(model):
-        before, first = recorded(model, call, lambda: Meter(model))
         rescale(model, {name: record.init_factor for name, record in plan.params.items()})
+        before, first = recorded(model, call, lambda: Meter(model))
         expected = _replayed(model, call, replay)
         try:
             operate(model, operations)
             slopes, outputs = gradients(model, call)
             if expected is None:
-                remarks.append("the forward pass was not replayed: it runs otherwise each time")
+                remarks.append("surgery was not compared with a replay of the recorded pass")
             else:
                 _compare(model, call, expected, outputs, replay)
             if not slopes:
@@ -77,7 +80,7 @@ def measure(
         finally:
             restore(model)
     branch = residual_factor(plan.depth, plan.base_depth) * plan.settings.multipliers.branch
-    rows = Judge(plan, after, before, branch).rows()
+    rows = Judge(plan, after, before, branch, measured).rows()
     unread = [n for n, r in plan.params.items() if r.used and n not in {row.name for row in rows}]
     if unread:
         remarks.append(f"not measured: {', '.join(fold_names(unread))}")

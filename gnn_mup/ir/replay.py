@@ -44,13 +44,14 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         super().__init__(model)
         self.plan = plan
         self.kept: dict[int, Tensor] = {}
+        self.hidden = False  # a factor inside one operation, as in x + f * (a * b) by addcmul
         self.starts = {start for start, _ in plan.skips.values()}
 
     @property
     def faithful(self) -> bool:
         """Whether the same operations ran as in the recorded pass."""
         mine, recorded = self.graph.nodes, self.plan.graph.nodes
-        return [n.op for n in mine] == [n.op for n in recorded]
+        return not self.hidden and [n.op for n in mine] == [n.op for n in recorded]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -75,6 +76,7 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         first = len(self.graph.nodes)
         more = range(first + 1, first + 4) if name in COMPOUND else ()
         nodes = self.plan.graph.nodes
+        self.hidden |= any((c, i) in self.plan.factors for c in more for i in range(first, c))
         return (first, *(i for i in more if i < len(nodes) and nodes[i].op in ops.ADD))
 
     def _seen(self, value: Any, consumers: tuple[int, ...], written: bool = False) -> Any:
@@ -99,7 +101,8 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         if index in self.plan.skips:
             start, scale = self.plan.skips[index]
             if start in self.kept:
-                return self._quietly(lambda: self.kept[start] + scale * tensor)
+                total = (factor or 1.0) * scale
+                return self._quietly(lambda: (factor or 1.0) * self.kept[start] + total * tensor)
         return tensor if factor is None else self._quietly(lambda: tensor * factor)
 
     def _quietly(self, compute: Callable[[], Tensor]) -> Tensor:

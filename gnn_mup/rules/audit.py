@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+HEAD = ("predicted", "measured", "ratio", "")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class AuditRow:
 class Audit:
     """The table of an audit; what could not be measured stands in ``remarks``.
 
-    ``output``: RMS of the outputs before and after.
+    ``output``: RMS of the outputs before and after factors are put in.
     """
 
     rows: tuple[AuditRow, ...] = ()
@@ -54,13 +57,19 @@ class Audit:
     def of(self, name: str) -> tuple[AuditRow, ...]:
         return tuple(row for row in self.rows if row.name == name)
 
+    def plot(self, path: str | Path) -> Path:
+        """Draw predicted against measured, one dot per row, outliers named."""
+        from .audit_plot import draw_audit
+
+        return draw_audit(self, Path(path))
+
     def __str__(self) -> str:
         return audit_text(self)
 
 
 def audit_text(audit: Audit) -> str:
     """The table, outliers marked, and what could not be measured."""
-    head = ("tensor or expression", "quantity", "predicted", "measured", "ratio", "")
+    head = ("tensor or expression", "quantity", *HEAD)
     lines = [head, *map(cells_of, audit.rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     table = [
