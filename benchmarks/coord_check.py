@@ -62,7 +62,7 @@ def run_mup(batch: tuple[Tensor, Tensor], widths: list[int], steps: int, seeds: 
 
 
 def run_ours(batch: tuple[Tensor, Tensor], widths: list[int], steps: int, seeds: int) -> Any:
-    report = coord_check(MLP, batch, widths=widths, steps=steps, seeds=seeds, lr=0.1)
+    report = coord_check(MLP, batch, widths=widths, steps=steps, seeds=seeds, base="paper", lr=0.1)
     return report, report.verdict
 
 

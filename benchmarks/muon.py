@@ -30,7 +30,7 @@ def row(conv: str, width: int, depth: int, rounds: int) -> tuple[float, float, f
     call = example(500, 2500)
     torch.manual_seed(0)
     model = Net(conv, width, depth)
-    groups = apply_transfer(model, call, lr=1e-4, optimizer="muon")
+    groups = apply_transfer(model, call, base="paper", lr=1e-4, optimizer="muon")
     pair = groups.optimizer("muon")
     two = [watch(torch.optim.Muon(groups.of("muon"))), watch(torch.optim.AdamW(groups.of("adamw")))]
     adamw = transfer_groups(model, lr=1e-4, optimizer="adamw").optimizer("adamw")

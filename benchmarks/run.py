@@ -106,7 +106,7 @@ def row(conv: str, width: int, depth: int, rounds: int) -> dict[str, float]:
         forward = statistics.median(cpu_time(lambda: model(*call)) for _ in range(3))
     plain, before = copy.deepcopy(model), peak()
     start = time.process_time()
-    groups = apply_transfer(model, call, lr=0.01)
+    groups = apply_transfer(model, call, base="paper", lr=0.01)
     applied, extra = time.process_time() - start, peak() - before
     other, mu_adam, mup_applied = mup_side(conv, width, depth)
     sides: list[tuple[nn.Module, torch.optim.Optimizer]] = [

@@ -111,7 +111,7 @@ def brief(report: CoordReport) -> dict[str, Any]:
 
 
 def run(name: str, optimizer: str, args: argparse.Namespace) -> dict[str, Any]:
-    sizes = {"widths": args.widths, "depths": args.depths, "seeds": args.seeds}
+    sizes = {"widths": args.widths, "depths": args.depths, "seeds": args.seeds, "base": "paper"}
     sizes["weight_decay"] = DECAYS[optimizer]
     batch, stem = data(args.graphs), args.out / f"coord_check_{name}_{optimizer}"
     title = f"{name}, {optimizer}"

@@ -35,7 +35,7 @@ def operator(degree: bool, gamma: Any) -> Callable[[nn.Module, Any, float], Any]
         for block in model.modules():
             if isinstance(block, GCNBlock):
                 block.degree = degree
-        return apply_transfer(model, example, lr=lr, gamma=gamma)
+        return apply_transfer(model, example, base="paper", lr=lr, gamma=gamma)
 
     return groups
 

@@ -46,7 +46,7 @@ def main(quick: bool) -> list[float]:
         torch.manual_seed(0)
         loader = DataLoader(graphs, batch_size=50, shuffle=True)
         model = GPS(width, depth)
-        groups = apply_transfer(model, loader, lr=0.05)  # the one line
+        groups = apply_transfer(model, loader, base="paper", lr=0.05)  # the one line
         optimizer = torch.optim.Adam(groups)
         for _ in range(2 if quick else 5):
             for data in loader:

@@ -66,7 +66,9 @@ def main(steps: int = 20) -> list[float]:
     batch = Batch.from_data_list(digits(64, size=4))
     batch.edge_attr = torch.randn(batch.num_edges, 1)
     model = GraphGymModel()
-    groups = apply_transfer(model, batch, lr=0.05, optimizer="adamw", weight_decay=0.01)
+    groups = apply_transfer(
+        model, batch, base="paper", lr=0.05, optimizer="adamw", weight_decay=0.01
+    )
     optimizer = torch.optim.AdamW(groups)
     losses = []
     for _ in range(steps):

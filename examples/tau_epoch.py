@@ -38,7 +38,9 @@ def decayed(problem: Problem, eta0: float, scaled: bool) -> Callable[..., Any]:
 
     def groups(model: nn.Module, example: Any, tau: float) -> list[dict[str, Any]]:
         decay = weight_decay_from_tau(tau=tau, lr=eta0, batch_size=1, train_size=len(problem.train))
-        found = apply_transfer(model, example, lr=eta0, weight_decay=decay, optimizer="adamw")
+        found = apply_transfer(
+            model, example, base="paper", lr=eta0, weight_decay=decay, optimizer="adamw"
+        )
         if not scaled:  # what the rule gives the hidden weights of the smallest model
             for group in found:
                 group["weight_decay"] = SMALLEST * decay if group["weight_decay"] else 0.0

@@ -1,7 +1,7 @@
 """For GraphGym: an optimizer and a section of the config, registered when this is imported.
 
 In the yaml file: ``optim: {optimizer: transfer}``, and optionally a section ``transfer`` with the
-arguments of `apply_transfer` (``transfer: {optimizer: adamw, residual: scale}``). In the script,
+arguments of `apply_transfer` (``transfer: {optimizer: adamw, base: [64, 4]}``). In the script,
 one line after ``create_model``:
 
 >>> gnn_mup.graphgym.apply(model, loaders[0])                               # doctest: +SKIP
@@ -29,17 +29,27 @@ from yacs.config import CfgNode  # noqa: E402
 
 DEFAULTS: dict[str, Any] = {
     "optimizer": "adam",
-    "base": "",
+    "base": None,
     "residual": "auto",
-    "gamma": "auto",
-    "eps": 0.0,
+    "gamma": None,
+    "eps": None,
 }
-"""The section ``transfer`` of a config, as `apply_transfer` takes them; empty or 0: not given."""
+"""The section ``transfer`` of a config, as `apply_transfer` takes them; None: not given."""
 
 
 def set_transfer_config(config: Any) -> None:
     """Add the section ``transfer`` to a config; GraphGym's `set_cfg` calls it."""
     config.transfer = CfgNode(dict(DEFAULTS))
+    config.transfer.multipliers = CfgNode(new_allowed=True)
+
+
+def _arguments(section: Any) -> dict[str, Any]:
+    """The section as arguments of `apply_transfer`: ``base: [64, 4]`` is a reference size."""
+    given = {key: value for key, value in section.items() if value not in (None, "")}
+    given["multipliers"] = dict(section.get("multipliers", {}))
+    if isinstance(given.get("base"), list):
+        given["base"] = tuple(given["base"])
+    return given
 
 
 def apply(model: nn.Module, example: Any = None) -> TransferGroups:
@@ -50,10 +60,9 @@ def apply(model: nn.Module, example: Any = None) -> TransferGroups:
     """
     if "transfer" not in cfg:
         set_transfer_config(cfg)
-    given = {key: value for key, value in cfg.transfer.items() if value}
     network = getattr(model, "model", model)  # create_model puts a LightningModule round it
     lr, decay = cfg.optim.base_lr, cfg.optim.weight_decay
-    return apply_transfer(network, example, lr=lr, weight_decay=decay, **given)
+    return apply_transfer(network, example, lr=lr, weight_decay=decay, **_arguments(cfg.transfer))
 
 
 def transfer_optimizer(

@@ -71,7 +71,7 @@ STUDIES: dict[str, tuple[Study, str]] = {
     "coord_check, lr": (lambda: checked(lr=-1), "lr must be finite and not negative"),
     "coord_check, lr, standard": (lambda: checked(lr=-1, transfer=False), "lr must be finite"),
     "coord_check, tolerance": (lambda: checked(tolerance="x"), "tolerance must be a number"),
-    "coord_check, optimizer": (lambda: checked(optimizer=3), 'optimizer="adam"'),
+    "coord_check, optimizer": (lambda: checked(optimizer=3), 'optimizer=torch.optim.AdamW'),
     "coord_check, transfer": (lambda: checked(transfer=3), "True, False, 'mup' or a function"),
     "coord_check, groups": (lambda: checked(transfer=always(None)), "result must be a list"),
     "coord_check, no groups": (lambda: checked(transfer=always([])), "no parameter groups"),
@@ -95,7 +95,7 @@ STUDIES: dict[str, tuple[Study, str]] = {
     "coord_check, shape": (lambda: checked(batches=((X, EDGES), X[:3])),
         r"pass a target of its shape"),
     "coord_check, classes": (
-        lambda: checked(batches=((X, EDGES), torch.full((12,), 9))), "one output a class"),
+        lambda: checked(batches=((X, EDGES), torch.full((12,), 9))), "one output per class"),
     "coord_check, empty": (lambda: checked(batches=((X[:0], NONE), TARGET[:0])), "Pass a batch"),
     "coord_check, NaN": (lambda: checked(batches=((X * NAN, EDGES), TARGET)), "Clean it"),
     "assert_transfers, no build": (
@@ -124,7 +124,7 @@ STUDIES: dict[str, tuple[Study, str]] = {
     "sweep, no transfer": (lambda: swept(transfer=[]), "transfer is empty: pass"),
     "sweep, option": (lambda: swept(transfer={"x": 3}), "no argument 'x'"),
     "sweep, argument": (lambda: swept(nope=3), "no argument 'nope'"),
-    "sweep, optimizer": (lambda: swept(optimizer="lion"), 'optimizer="sgd"'),
+    "sweep, optimizer": (lambda: swept(optimizer="lyon"), "sgd, adam, adamw|optimizer=torch"),
     "sweep, decay": (lambda: swept(weight_decay=-1, transfer=False), "weight_decay must"),
     "sweep, storage": (lambda: swept(storage=3), "storage must be the name of a file"),
     "sweep, a folder": (lambda: swept(storage=os.getcwd()), "cannot be used as a storage.*Pass"),
@@ -272,7 +272,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep, fit": ("sweep ./user.py:Net ./user.py:text --sizes 4 --lrs 1", "as a number|function"),
     "gamma, name": ("gamma Nowhere", "there are Cora"),
     "gamma, operator": ("gamma digits --operator max", "there are sum, mean"),
-    "gamma, root": ("gamma Cora --root /nowhere", "which is no folder. Set it"),
+    "gamma, root": ("gamma Cora --root /nowhere", "which is not a folder. Set it"),
     "correction, pairs": ("correction digits --pairs few", "neither all nor a whole number"),
     "correction, split": ("correction digits --split half", "has no split 'half'"),
 }  # fmt: skip

@@ -120,7 +120,7 @@ def test_rates_for_each_parameterization(capsys: pytest.CaptureFixture[str]) -> 
     [
         (["transfer=0.1"], "--lrs transfer=2^-10..2^-2 standard=2^-10..2^-2"),
         (["0.1", "standard=0.1"], "one list for all, or one for each"),
-        (["transfer=much", "standard=0.1"], "--lrs: 'much' is no list of rates"),
+        (["transfer=much", "standard=0.1"], "--lrs: 'much' is not a list of rates"),
     ],
 )
 def test_rates_that_do_not_fit(

@@ -275,9 +275,11 @@ def test_weight_decay_not_transferred() -> None:
             group["weight_decay"] = 0.1
 
     sizes: dict[str, Any] = {"widths": [16, 32, 64], "depths": [2, 4], "steps": 30}
-    right = decay_check(Net, batch(), **sizes)
+    right = decay_check(Net, batch(), base="paper", **sizes)
     assert right.verdict == "pass", str(right.verdict)
-    wrong = decay_check(Net, batch(), transfer=broken(same_for_all, optimizer="adamw"), **sizes)
+    wrong = decay_check(
+        Net, batch(), base="paper", transfer=broken(same_for_all, optimizer="adamw"), **sizes
+    )
     assert wrong.verdict == "fail"
     assert set(wrong.verdict.layers) == {"convs.*.lin", "dec"}
     assert "weight decay" in str(wrong.verdict)
@@ -304,7 +306,7 @@ def test_the_ordinary_check_sees_the_product_too() -> None:
 
 
 def test_standard_and_mup_fail_where_they_should() -> None:
-    reports = compare(Net, batch(), widths=WIDTHS, depths=DEPTHS, seeds=2)
+    reports = compare(Net, batch(), base="paper", widths=WIDTHS, depths=DEPTHS, seeds=2)
     assert [str(r.verdict.word) for r in reports.values()] == ["fail", "fail", "pass"]
 
     def own(name: str) -> float:
@@ -467,7 +469,7 @@ def test_the_forms_of_batches_losses_and_steps() -> None:
     data = batch()
     pair = ((data.x, data.edge_index), data.y)
     loader = torch.utils.data.DataLoader([data, batch(8)], batch_size=None)
-    small: dict[str, Any] = {"widths": [16, 32], "seeds": 1, "steps": 2}
+    small: dict[str, Any] = {"widths": [16, 32], "seeds": 1, "steps": 2, "base": "paper"}
 
     def loss(output: Tensor, item: Any) -> Tensor:
         return torch.nn.functional.cross_entropy(output, getattr(item, "y", item))
@@ -688,7 +690,7 @@ def test_pictures_and_report(tmp_path: Path) -> None:
     assert "<svg" in page
     assert not re.search(r"(src|href)=.https?://", page)
     assert "<script" not in page
-    compare(Net, batch(), widths=[16, 32], seeds=1, path=tmp_path / "b.png")
+    compare(Net, batch(), base="paper", widths=[16, 32], seeds=1, path=tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 10_000
 
 

@@ -36,7 +36,7 @@ def test_root_is_the_argument_then_the_variable_then_none(tmp_path, monkeypatch)
 
 
 def test_a_root_that_is_no_folder_is_named(tmp_path, monkeypatch):
-    with pytest.raises(TransferError, match=r"root is '.*nowhere', which is no folder"):
+    with pytest.raises(TransferError, match=r"root is '.*nowhere', which is not a folder"):
         data_root(tmp_path / "nowhere")
     monkeypatch.setenv("GNN_MUP_DATA", str(tmp_path / "gone"))
     with pytest.raises(TransferError, match=r"\$GNN_MUP_DATA is '.*gone'"):

@@ -185,6 +185,14 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert {page for page in PAGES if page.name != "index.md"} <= seen
 
 
+def test_the_reference_has_every_public_name() -> None:
+    import gnn_mup
+
+    page = (DOCS / "reference.md").read_text()
+    names = [n for n in gnn_mup.__all__ if getattr(gnn_mup, n).__module__ != "gnn_mup.errors"]
+    assert [name for name in names if f"::: gnn_mup.{name}\n" not in page] == []
+
+
 def test_the_site_builds(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")

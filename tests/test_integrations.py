@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch_geometric.loader import DataLoader
 
-from gnn_mup import TransferError, TransferWarning, apply_transfer, group_rates
+from gnn_mup import MuonAdamW, TransferError, TransferWarning, apply_transfer, group_rates
 
 TRAINERS = Path(__file__).parents[1] / "examples" / "trainers"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -91,6 +91,29 @@ def test_right_use_is_silent_and_rates_are_logged(common: Any, tmp_path: Path) -
     assert isinstance(fit.optimizers[0], torch.optim.AdamW)
     header = next(tmp_path.rglob("metrics.csv")).read_text().splitlines()[0].split(",")
     assert set(group_rates(fit.optimizers[0])) <= set(header)
+
+
+@pytest.mark.parametrize("base", ["paper", (32, 4)])
+def test_muon_trains_and_its_checkpoints_go_on(common: Any, tmp_path: Path, base: Any) -> None:
+    """The pair is one optimizer to Lightning: closures, clipping, schedules, checkpoints."""
+    importable("lightning")
+    found = {}
+    for name, stops in (("straight", [4]), ("resumed", [2, 4])):
+        path = None
+        for end in stops:
+            module = lightning_module(common, optimizer="muon", base=base, lr=0.01)
+            fit = trainer(callbacks=[], enable_checkpointing=True, default_root_dir=tmp_path / name,
+                          gradient_clip_val=1.0)  # fmt: skip
+            fit.fit_loop.max_epochs = end
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
+                fit.fit(module, loader(common), ckpt_path=path)
+            assert said(seen) == []
+            path = fit.checkpoint_callback.best_model_path
+        assert isinstance(fit.optimizers[0], MuonAdamW)
+        found[name] = module.model.state_dict()
+    for key, value in found["straight"].items():
+        assert torch.equal(found["resumed"][key], value)
 
 
 def test_tensorboard_gets_the_rates(common: Any, tmp_path: Path) -> None:
@@ -196,6 +219,18 @@ def test_the_config_and_the_optimizer_are_registered(common: Any) -> None:
     (optimizer,), _ = model.configure_optimizers()
     assert isinstance(optimizer, torch.optim.AdamW)
     assert [g["lr"] for g in optimizer.param_groups] == groups.scaled(0.1)
+
+
+def test_a_yaml_file_gives_a_reference_size_and_multipliers(common: Any, tmp_path: Path) -> None:
+    ours = graphgym()
+    cfg = importable("torch_geometric.graphgym.config").cfg
+    file = tmp_path / "run.yaml"
+    file.write_text("transfer: {base: [8, 2], gamma: 2.0, multipliers: {branch: 2.0}}")
+    cfg.merge_from_file(str(file))
+    model = importable("torch_geometric.graphgym.model_builder").create_model(dim_in=6, dim_out=1)
+    plan = ours.apply(model, loader(common)).plan
+    assert plan.reference == (8, 2)
+    assert plan.settings.multipliers.branch == 2.0
 
 
 def test_a_model_without_transfer_is_named(common: Any) -> None:

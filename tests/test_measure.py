@@ -365,11 +365,11 @@ NO_TRAIN = Data(x=torch.ones(2, 1), train_mask=torch.zeros(2, dtype=torch.bool))
         (
             hand_made(),
             {"residuals": torch.ones(3)},
-            r"shape \[3\]; it needs 2 finite rows, one a g",
+            r"shape \[3\]; it needs 2 finite rows, one per g",
         ),
         (hand_made(), {"residuals": [1.0]}, "residuals is a list; pass a tensor or a function"),
         (hand_made(), {"residuals": lambda b: 0.0}, r"tensor \[rows\] or \[rows, outputs\]"),
-        (hand_made(), {"residuals": torch.ones(2), "task": "node"}, "needs 3 finite rows, one a n"),
+        (hand_made(), {"residuals": torch.ones(2), "task": "node"}, "3 finite rows, one per n"),
         (
             SHUFFLED,
             {"residuals": torch.ones(2)},

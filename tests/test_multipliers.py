@@ -355,7 +355,7 @@ def test_packed_queries() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"brunch": 2.0}, r"'brunch' is none\. They are branch, output"),
+        ({"brunch": 2.0}, r"no multiplier 'brunch'\. They are branch, output"),
         ({"branch": 0.0}, "must be positive"),
         ({"branch": "4"}, "must be a number"),
         ({"init": math.inf}, "finite"),

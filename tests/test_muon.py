@@ -64,7 +64,9 @@ class BothWays(nn.Module):
 def made(model: nn.Module | None = None, **arguments: Any) -> tuple[nn.Module, TransferGroups]:
     torch.manual_seed(0)
     model = Net() if model is None else model
-    return model, apply_transfer(model, CALL, **{"lr": ETA, "optimizer": "muon", **arguments})
+    return model, apply_transfer(
+        model, CALL, **{"base": "paper", "lr": ETA, "optimizer": "muon", **arguments}
+    )
 
 
 def train(model: nn.Module, *optimizers: Any, steps: int = 6) -> list[float]:
@@ -387,3 +389,16 @@ def test_groups_may_be_added_for_either() -> None:
         optimizer.add_param_group(dict(group))
     twin, other = made()
     assert train(model, optimizer) == train(twin, other.optimizer("muon"))
+
+
+def test_studies_take_muon_by_name() -> None:
+    """With the groups of a transfer; without one all matrices are Muon's, as torch has it."""
+    from gnn_mup.diagnostics.inputs import make_optimizer
+
+    model, groups = made()
+    ours: Any = make_optimizer("muon", groups)
+    assert [len(g["params"]) for g in ours.of("muon")] == [6]
+    plain: Any = make_optimizer("muon", [{"params": list(model.parameters()), "lr": 0.01}])
+    assert {p.ndim for g in plain.of("muon") for p in g["params"]} == {2}
+    assert {p.ndim for g in plain.of("adamw") for p in g["params"]} == {1}
+    assert train(model, plain)[-1] > 0

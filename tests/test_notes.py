@@ -41,7 +41,7 @@ def raised(model: nn.Module, example: object = (X, EDGES), **given: object) -> l
     """The codes of all warnings of a call."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        plan_transfer(model, example, **given)
+        plan_transfer(model, example, **{"base": "paper", **given})
     return [w.message.code for w in seen if isinstance(w.message, TransferWarning)]
 
 

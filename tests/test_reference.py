@@ -176,6 +176,18 @@ def test_the_default_learning_rate_is_the_one_people_know() -> None:
     assert apply_transfer(made("SAGE"), batch(), base=shapes).plan.settings.lr == 1e-3
 
 
+def test_the_default_is_a_reference_size() -> None:
+    """`apply_transfer(model, batch)`, nothing said: at (64, 4) the user's own training with 1e-3,
+    away from it what ``base=(64, 4)`` gives."""
+    plain, model = made("SAGE", 64, 4), made("SAGE", 64, 4)
+    expected = train(plain, torch.optim.Adam(plain.parameters(), lr=1e-3))
+    assert all(map(torch.equal, train(model, torch.optim.Adam(apply_transfer(model, batch()))),
+                   expected))  # fmt: skip
+    large = made("SAGE", 128, 8)
+    assert plan_transfer(large, batch()) == plan_transfer(large, batch(), base=(64, 4))
+    assert {b.factor for b in plan_transfer(large, batch()).branches} == {0.5}
+
+
 def test_paper_is_the_absolute_rules() -> None:
     paper = plan_transfer(made("SAGE"), batch(), base="paper")
     assert not paper.relative

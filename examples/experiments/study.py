@@ -146,6 +146,7 @@ def _all_seeds(
             transfer=kinds,
             storage=args.storage / f"{name}.db",
             name=name,
+            base="paper",
             **more,
         )
         keys = ("transfer", "width", "depth", "lr", "seed")

@@ -61,8 +61,8 @@ def error(model, loader):
     return float(wrong) / len(loader.dataset)
 
 
-def main(width=64, depth=4, lr=1e-3):
-    torch.manual_seed(0)
+def main(width=64, depth=4, lr=1e-3, seed=0):
+    torch.manual_seed(seed)
     train, valid = loaders()
     model = Net(width, depth)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)

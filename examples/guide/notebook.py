@@ -38,7 +38,7 @@ def cells(page: str) -> list[dict[str, object]]:
     """The page as cells. A script that the page only shows stays text: the notebook imports it."""
     page = re.sub(r"<!-- .*? -->\n```python\n", "```py\n", page)
     page = page.replace("](../examples/guide/guide.ipynb)", "](guide.ipynb)")
-    page = re.sub(r"\]\((\w+\.md)", r"](../../docs/\1", page)
+    page = re.sub(r"\]\((\w+\.(?:md|png))", r"](../../docs/\1", page)
     out, at = [], 0
     for block in BLOCK.finditer(page):
         if block[1] == "python":

@@ -18,8 +18,8 @@ def example():
     return next(iter(loaders()[0]))
 
 
-def main(width=64, depth=4, lr=1e-3):
-    torch.manual_seed(0)
+def main(width=64, depth=4, lr=1e-3, seed=0):
+    torch.manual_seed(seed)
     train, valid = loaders()
     model = Net(width, depth)
     groups = apply_transfer(model, train, base=(64, 4), lr=lr, optimizer="adamw", weight_decay=0.01)

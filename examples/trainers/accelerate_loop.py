@@ -17,7 +17,7 @@ def main(epochs: int = 4, accumulate: int = 1) -> tuple[list[float], torch.optim
     torch.manual_seed(0)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     loader, model = DataLoader(random_graphs(), batch_size=8 // accumulate), GNN()
-    groups = apply_transfer(model, next(iter(loader)), lr=0.1)
+    groups = apply_transfer(model, next(iter(loader)), base="paper", lr=0.1)
     model, optimizer, loader = accelerator.prepare(model, groups.optimizer("adam"), loader)
     losses = []
     for _ in range(epochs):

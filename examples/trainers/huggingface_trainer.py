@@ -38,7 +38,7 @@ def main(epochs: int = 4) -> Trainer:
     graphs, model = random_graphs(), GNN()
     example = collate(graphs[:8])
     example.pop("labels")
-    groups = apply_transfer(model, example, lr=0.1)
+    groups = apply_transfer(model, example, base="paper", lr=0.1)
     arguments = TrainingArguments(
         tempfile.mkdtemp(), num_train_epochs=epochs, per_device_train_batch_size=8, use_cpu=True,
         max_grad_norm=0.0, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True,

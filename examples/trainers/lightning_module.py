@@ -17,7 +17,7 @@ class Module(TransferMixin, lightning.LightningModule):
     def __init__(self, model: torch.nn.Module, example: Batch, lr: float = 0.1) -> None:
         super().__init__()
         self.model, self.losses = model, []
-        self.apply_transfer(model, example, lr=lr)
+        self.apply_transfer(model, example, base="paper", lr=lr)
 
     def training_step(self, batch: Data, _: int) -> torch.Tensor:
         loss = F.mse_loss(self.model(batch.x, batch.edge_index, batch.batch), batch.y)

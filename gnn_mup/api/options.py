@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ..arguments import as_patterns, as_table, check_one_of, shown
-from ..base.tuned import CORRECTION, DECAY, LR
+from ..base.tuned import CORRECTION, DECAY, LR, PAPER_LR
 from ..errors import TransferError
 from ..rules.multipliers import Multipliers, as_multipliers
 from ..rules.notes import check_codes
@@ -18,8 +18,9 @@ from ..rules.table import Role
 from .groups import LR_MULT
 
 PAPER = "paper"
-DEFAULT_BASE: str | tuple[int, int] = PAPER
-"""What ``base`` is where it is not given; the portfolio (`examples/portfolio`) decides it."""
+DEFAULT_BASE: str | tuple[int, int] = (64, 4)
+"""What ``base`` is where it is not given. The portfolio (`examples/portfolio`) chose a reference
+size over the absolute rules; `docs/rules.md`, section 10, says why this one."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,12 @@ def settings_of(
     )
 
 
+def default_lr(base: Any = None) -> float:
+    """The learning rate where none is given: 0.1 under the absolute rules, else 1e-3."""
+    chosen = DEFAULT_BASE if base is None else base
+    return PAPER_LR if isinstance(chosen, str) and chosen == PAPER else float(LR)
+
+
 def roles_of(roles: Any) -> dict[str, str]:
     return as_table("roles", roles, "{'head.*': 'decoder'}")
 
@@ -94,4 +101,4 @@ def _check_factor(name: str, value: Any) -> None:
         raise TransferError(f"{name} must be a positive number, not {shown(value)}")
 
 
-__all__ = ["DEFAULT_BASE", "PAPER", "Options", "roles_of", "settings_of"]
+__all__ = ["DEFAULT_BASE", "PAPER", "Options", "default_lr", "roles_of", "settings_of"]

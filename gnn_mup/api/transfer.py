@@ -43,17 +43,36 @@ def apply_transfer(
 ) -> TransferGroups:
     """Make the hyperparameters of a model transfer over width and depth; returns its groups.
 
-    >>> groups = apply_transfer(model, (x, edge_index), lr=0.1)              # doctest: +SKIP
-    >>> optimizer = torch.optim.Adam(groups)                                # doctest: +SKIP
+    >>> groups = apply_transfer(model, batch, lr=1e-3)                      # doctest: +SKIP
+    >>> optimizer = groups.optimizer(torch.optim.Adam)                      # doctest: +SKIP
     >>> print(groups.plan)                                                  # doctest: +SKIP
 
-    The model is changed in place: residual branches are scaled by 1/L, un-normalised message
-    passing by 1/gamma, initial weights to the scale of the rules. Its class for `isinstance`,
-    `state_dict` keys, parameter objects and `forward` signature stay. `docs/api.md` has the table
-    of arguments. ``base=(64, 4)`` is a reference size: there the model trains exactly as without
-    us, with one ``lr`` in familiar units, and the rules scale away from it. A base file that
-    `tune` wrote brings lr, weight_decay, correction and multipliers along (what is typed here goes
-    before them) and its gamma (which a base always decides).
+    The model is changed in place: residual branches are scaled with the depth, initial weights and
+    learning rates with the width. Its class for `isinstance`, its `state_dict` keys, parameter
+    objects and `forward` signature stay. `docs/api.md` says more about each argument.
+
+    Args:
+        example: what one forward call takes: a tuple, a dict of keyword arguments, a tensor, a PyG
+            data object or a loader. None: a small graph is made, where the model accepts one.
+        lr, weight_decay, eps: the numbers at the reference or base size.
+        optimizer: the optimizer that the groups are for: a name or a class.
+        base: ``(width, depth)``, a reference size, at which the model trains as without us, (64, 4)
+            where none is given; ``"paper"`` for the paper's absolute rules, with 1/L and gamma; a
+            base-shape file or object; or a smaller model, with ``delta``. A file that `tune` wrote brings its numbers along; what is typed
+            here goes before them.
+        delta: a second small model of another width, to see which sizes grow.
+        residual: ``"auto"``: scale residual branches, insert them where there are none, with a
+            warning; ``"scale"``, ``"insert"`` (no warning) or ``"off"``.
+        depth: the number of residual steps, where it should not be found from the forward pass.
+        gamma: what sums over neighbours are divided by: ``"auto"`` (measured), ``"layer"``, a
+            number, or None for off. A base decides it.
+        correction: a factor C on the encoder's learning rate under SGD, or ``"auto"``.
+        init: ``"rescale"`` the initial weights, or ``"keep"`` those of a checkpoint.
+        lr_mult, no_decay, roles: patterns of parameter names with a factor on the learning rate,
+            without weight decay, or with another role.
+        multipliers: constants that transfer, by name: ``{"branch": 4.0}``.
+        audit: measure on the example what the plan predicts, and warn where it differs.
+        ignore: codes of warnings not to raise.
     """
     options = Options(
         base, delta, residual, depth, gamma, correction, init, roles_of(roles), audit,

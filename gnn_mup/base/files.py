@@ -145,7 +145,7 @@ def load_base_shapes(path: Path) -> BaseShapes:
     except (OSError, ValueError) as error:
         raise BaseShapeError(f"{where}: cannot be read ({error})") from error
     if len(raw) > _LIMIT:
-        raise BaseShapeError(f"{where}: larger than 64 MB, so no base-shape file")
+        raise BaseShapeError(f"{where}: larger than 64 MB, so not a base-shape file")
     return _interpret(text, Reader(where, REMAKE))
 
 

@@ -61,7 +61,7 @@ class Reference:
         sizes = tuple(pair)
         if len(sizes) != 2:
             raise TransferError(
-                f"base={sizes!r} is no size: type base=(width, depth), for example base=(64, 4)"
+                f"base={sizes!r} is not a size: type base=(width, depth), for example base=(64, 4)"
             )
         return cls(*sizes)
 

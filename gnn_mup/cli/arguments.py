@@ -32,7 +32,10 @@ def example_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-OPTIMIZER = {"metavar": "sgd|adam|adamw", "help": "what the learning rates are for (default: adam)"}
+OPTIMIZER = {
+    "metavar": "sgd|adam|adamw|muon",
+    "help": "what the learning rates are for (default: adam)",
+}
 
 
 def data_arguments(parser: argparse.ArgumentParser, title: str) -> Callable[..., object]:
@@ -127,8 +130,9 @@ def rates(text: str) -> list[float]:
         low, high = (math.log2(_power(end)) for end in (first, last))
         return [2.0 ** (low + k) for k in range(round(high - low) + 1)]
     except (ValueError, argparse.ArgumentTypeError):
-        known = "2^-8..2^2 (in octaves) or 0.1,0.3"
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of rates such as {known}") from None
+        known = "2^-8..2^2 (factors of 2) or 0.1,0.3"
+        wrong = f"{text!r} is not a list of rates such as {known}"
+        raise argparse.ArgumentTypeError(wrong) from None
 
 
 def rates_by_kind(texts: Sequence[str], kinds: Sequence[str]) -> Any:
@@ -158,7 +162,7 @@ def rate_range(text: str) -> Any:
     try:
         return (_power(first), _power(last)) if dots else _power(first)
     except (ValueError, argparse.ArgumentTypeError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no range such as 2^-12..2^-2") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range such as 2^-12..2^-2") from None
 
 
 def _power(text: str) -> float:

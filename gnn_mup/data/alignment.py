@@ -52,7 +52,7 @@ def train_mask_of(graph: Any, name: str) -> Tensor | None:
         return None
     if mask.dtype is not torch.bool or mask.dim() != 1:
         raise TransferError(
-            f"{name}: train_mask is {mask.dtype} of shape {list(mask.shape)}; make it one bool a "
+            f"{name}: train_mask is {mask.dtype} of shape {list(mask.shape)}; make it one bool per "
             f"node (of several splits choose one: data.train_mask = data.train_mask[:, 0])."
         )
     if not mask.any():

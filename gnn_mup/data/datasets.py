@@ -45,7 +45,7 @@ def data_root(root: str | Path | None = None) -> Path | None:
     path = Path(chosen).expanduser()
     if not path.is_dir():
         origin = "root" if root else "$GNN_MUP_DATA"
-        raise TransferError(f"{origin} is {str(path)!r}, which is no folder. Set it to one.")
+        raise TransferError(f"{origin} is {str(path)!r}, which is not a folder. Set it to one.")
     return path
 
 

@@ -130,7 +130,7 @@ def _per_graph(delta: Any, graphs: Sequence[Any], node: bool) -> list[Tensor]:
     if len(delta) not in (sum(sizes), sum(train)) or not delta.isfinite().all():
         raise TransferError(
             f"residuals has shape {list(delta.shape)}; it needs {sum(sizes)} finite rows, "
-            f"one a {'node' if node else 'graph'} of {counted(len(graphs), 'graph')}."
+            f"one per {'node' if node else 'graph'} of {counted(len(graphs), 'graph')}."
         )
     delta = delta.detach().view(len(delta), -1)
     if len(delta) == sum(sizes):

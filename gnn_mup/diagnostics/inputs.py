@@ -13,7 +13,7 @@ from torch import nn
 from torch_geometric.data.data import BaseData
 
 from gnn_mup import MuonAdamW, TransferError, apply_transfer
-from gnn_mup.api.groups import PLAN_ATTRIBUTE
+from gnn_mup.api.groups import PART, PLAN_ATTRIBUTE
 from gnn_mup.arguments import as_list, check_function, check_size, check_takes
 
 from .losses import check_batch
@@ -30,7 +30,7 @@ def make_optimizer(optimizer: Any, groups: Any) -> torch.optim.Optimizer:
         "sgd": torch.optim.SGD,
         "adam": functools.partial(torch.optim.Adam, eps=EPS),
         "adamw": functools.partial(torch.optim.AdamW, eps=EPS),
-        "muon": functools.partial(MuonAdamW, eps=EPS),
+        "muon": _muon,
         "adafactor": torch.optim.Adafactor,
     }
     make = named.get(optimizer.lower()) if isinstance(optimizer, str) else optimizer
@@ -38,6 +38,21 @@ def make_optimizer(optimizer: Any, groups: Any) -> torch.optim.Optimizer:
         raise TransferError(f"optimizer must be {', '.join(named)} or a class, not {optimizer!r}")
     made: torch.optim.Optimizer = make(groups)
     return made
+
+
+def _muon(groups: Any) -> torch.optim.Optimizer:
+    """Muon with AdamW. Groups of no transfer do not say whose they are: the standard
+    parameterization gives all matrices to Muon, as torch's documentation does."""
+    found: list[dict[str, Any]] = []
+    for group in groups:
+        if PART in group:
+            found.append(group)
+            continue
+        matrices = [p for p in group["params"] if p.ndim == 2]
+        rest = [p for p in group["params"] if p.ndim != 2]
+        parts = (("muon", matrices), ("adamw", rest))
+        found += [{**group, "params": own, PART: part} for part, own in parts if own]
+    return MuonAdamW(found, eps=EPS)
 
 
 def fresh_model(build: Callable[..., nn.Module], *size: int) -> nn.Module:

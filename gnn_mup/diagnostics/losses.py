@@ -28,7 +28,7 @@ def default_loss(output: Any, target: Tensor) -> Tensor:
     if (target.numel() != found.numel()) if floating else (target.numel() != rows):
         raise TransferError(
             f"the model returns {list(found.shape)} and the target has {list(target.shape)}: pass "
-            "a target of its shape (numbers), one class a row (whole numbers), or loss=..."
+            "a target of its shape (numbers), one class per row (whole numbers), or loss=..."
         )
     if floating:
         return F.mse_loss(found, target.reshape(found.shape).to(found.dtype))
@@ -36,7 +36,7 @@ def default_loss(output: Any, target: Tensor) -> Tensor:
     if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < found.shape[-1]:
         raise TransferError(
             f"the target has classes from {int(classes.min())} to {int(classes.max())}, and the "
-            f"model {found.shape[-1]} outputs: build it with one output a class"
+            f"model {found.shape[-1]} outputs: build it with one output per class"
         )
     return F.cross_entropy(found, classes)
 

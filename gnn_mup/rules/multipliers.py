@@ -77,7 +77,7 @@ def as_multipliers(given: Any) -> Multipliers:
     for name in given:
         if name not in NAMES:
             raise TransferError(
-                f"multipliers: {name!r} is none. They are {', '.join(NAMES)}, as in {EXAMPLE}"
+                f"there is no multiplier {name!r}. They are {', '.join(NAMES)}, as in {EXAMPLE}"
             )
     return Multipliers(**given)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_mup import TransferError
+from gnn_mup.api.options import default_lr
 from gnn_mup.arguments import check_module, check_number
 from gnn_mup.extras import needs
 from gnn_mup.ir.example import as_call
@@ -27,7 +28,7 @@ def coord_check(
     widths: Sequence[int],
     depths: Sequence[int] | None = None,
     steps: int = 3,
-    lr: float = 0.1,
+    lr: float | None = None,
     optimizer: Any = "adam",
     loss: Loss | None = None,
     seeds: int | Sequence[int] = 3,
@@ -68,6 +69,7 @@ def coord_check(
     """
     needs("coord_check", "pandas", "scipy")
     check_number("tolerance", tolerance)
+    lr = default_lr(arguments.get("base")) if lr is None else lr
     task = Task(build, gather(batches, steps), steps, lr, optimizer, loss, step, weight_decay)
     task.transfer, task.arguments = transfer, arguments
     runs, settings = prepared(task, widths, depths, grid, seeds)

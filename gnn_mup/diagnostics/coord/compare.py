@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from gnn_mup import plan_transfer
+from gnn_mup.api.options import default_lr
 
 from ..inputs import gather, inputs_of
 from .check import coord_check
@@ -25,7 +26,7 @@ def compare(
     *,
     widths: Sequence[int],
     depths: Sequence[int] | None = None,
-    lr: float = 0.1,
+    lr: float | None = None,
     optimizer: Any = "adam",
     transfers: Mapping[str, Transfer] | None = None,
     plain_lr: float | None = None,
@@ -43,8 +44,10 @@ def compare(
             gives the matrices of the smallest model, so that all start alike.
         path: where the figure goes, if anywhere. All else as in `coord_check`.
     """
+    base = arguments.get("base")
+    lr = default_lr(base) if lr is None else lr
     if plain_lr is None:
-        plain_lr = matching_lr(build, batches, min(widths), depths, lr, optimizer)
+        plain_lr = matching_lr(build, batches, min(widths), depths, lr, optimizer, base)
     reports = {}
     for name, transfer in (transfers or NAMES).items():
         plain = transfer is False or transfer == "mup"
@@ -72,9 +75,11 @@ def matching_lr(
     depths: Sequence[int] | None,
     lr: float,
     optimizer: Any,
+    base: Any = None,
 ) -> float:
     """The learning rate that transfer gives most matrices of the smallest model."""
     model = build(width) if depths is None else build(width, min(depths))
-    plan = plan_transfer(model, inputs_of(gather(batches, 1)[0]), lr=lr, optimizer=optimizer)
+    example = inputs_of(gather(batches, 1)[0])
+    plan = plan_transfer(model, example, lr=lr, optimizer=optimizer, base=base)
     rates = [r.lr for r in plan.params.values() if len(r.shape) > 1]
     return statistics.median(rates) if rates else lr

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_mup import Plan, TransferError
+from gnn_mup.api.options import default_lr
 
 from ..inputs import gather, make_optimizer
 from .layers import layers_of
@@ -24,7 +25,7 @@ def decay_check(
     widths: Sequence[int],
     depths: Sequence[int] | None = None,
     steps: int | None = None,
-    lr: float = 0.1,
+    lr: float | None = None,
     weight_decay: float = 0.1,
     optimizer: Any = "adamw",
     loss: Loss | None = None,
@@ -50,6 +51,8 @@ def decay_check(
         steps: by default as many as make the weights forget about 40 %, from 20 to 200.
         weight_decay: lambda0; all other arguments as in `coord_check`.
     """
+    if lr is None:  # ten times the usual one, as far as that trains: decay needs time to be seen
+        lr = min(10 * default_lr(arguments.get("base")), 0.1)
     if not (weight_decay > 0 and lr > 0):
         raise TransferError("decay_check needs lr and weight_decay above 0: else nothing decays")
     if steps is None:

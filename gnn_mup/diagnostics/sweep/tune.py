@@ -209,7 +209,7 @@ def _family(optimizer: Any, tau: Any, correction: Any) -> str:
         raise TransferError("correction is for SGD: leave it out, or pass optimizer='sgd'")
     if tau is not None and family == "adam":
         raise TransferError(
-            "tau is the time scale of a decoupled weight decay, which adam has not: "
+            "tau is the time scale of a decoupled weight decay, which adam does not have: "
             "pass optimizer='adamw'"
         )
     return family
