@@ -58,8 +58,8 @@ def apply_transfer(
         optimizer: the optimizer that the groups are for: a name or a class.
         base: ``(width, depth)``, a reference size, at which the model trains as without us, (64, 4)
             where none is given; ``"paper"`` for the paper's absolute rules, with 1/L and gamma; a
-            base-shape file or object; or a smaller model, with ``delta``. A file that `tune` wrote brings its numbers along; what is typed
-            here goes before them.
+            base-shape file or object; or a smaller model, with ``delta``. A file that `tune` wrote
+            brings its numbers along; what is typed here goes before them.
         delta: a second small model of another width, to see which sizes grow.
         residual: ``"auto"``: scale residual branches, insert them where there are none, with a
             warning; ``"scale"``, ``"insert"`` (no warning) or ``"off"``.
