@@ -191,18 +191,22 @@ def sized(model: Model, operations: tuple[Operation, ...], how: str, factor: flo
 
 
 def run(every: int, check: int, seed: int) -> list[Case]:
-    cases, whole, agreed = [], [], 0
+    cases, whole, alarms, deep_alarms = [], [], 0, 0
     for entry in ZOO[::every]:
         model = Model(entry, 64, 4)
+        alarms += bool(outliers(model.plan, meter := model.meter(), meter.readings))
         for case, plan in misread(model):
             cases.append(case)
             whole.append((model, case, plan))
         if entry.depth_is_size:
             deep = Model(entry, 32, 16)
+            audit = measure(deep.model, deep.call, deep.plan, deep.operations, None)
+            deep_alarms += bool(audit.outliers)
             cases += missized(deep)
         print(f"{entry.name}: {len(cases)} cases", flush=True)
     sample = random.Random(seed).sample(whole, min(check, len(whole)))
     agreed = sum(checked(*drawn) for drawn in sample)
+    print(f"right plans with an alarm: {alarms} at (64, 4), {deep_alarms} at (32, 16)")
     print(f"measured in full: {agreed} of {len(sample)} give the same verdict")
     return cases
 

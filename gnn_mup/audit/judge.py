@@ -22,7 +22,7 @@ from ..ir import ops
 from ..rules.audit import AuditRow
 from ..rules.notes import Code
 from ..rules.plan import Plan
-from ..rules.table import MATRICES, REFERENCE_WIDTH, Kind
+from ..rules.table import MATRICES, REFERENCE_WIDTH, Kind, Role
 from .meter import How, Meter, Reading
 from .sums import Sums, constant_after, constant_before, typical
 
@@ -30,13 +30,13 @@ RATE = (0.2, 4.2)
 VECTOR = (0.24, 4.2)
 SCALE = (0.25, 4.0)
 GAMMA = (1 / 3, 3.0)
-BRANCH = (1 / 8, 7.0)
+BRANCH = (1 / 6, 7.0)
 """The ratios of measured to predicted that are in line."""
 NO_LIMIT = 1e9
 INDIRECT = 8.0
 """How much less a tensor may do that weights are computed from: a sigmoid, a sum over bases."""
 SMALL = 16
-"""Contractions of fewer features than this may be layers without any width."""
+"""Contractions of fewer features than this, to as few, may be layers without any width."""
 
 
 class Judge:
@@ -88,12 +88,13 @@ class Judge:
             measured *= self._generated(reading)
             if not self._is_raw(reading):
                 predicted = max(1.0, math.sqrt(n / max(self.plan.width, 1)))
-            if n < SMALL and math.isclose(reading.rate * REFERENCE_WIDTH, 1.0, rel_tol=0.5):
-                low = 0.0
+            if n < SMALL and self.graph[reading.node].shape[-1] <= SMALL:
+                low = 0.0  # may be a layer without any width
         else:
             measured, predicted = rate, 1.0 / REFERENCE_WIDTH
             low, high = VECTOR
-            low /= max(self.plan.depth, 1)  # on the stream
+            if self.plan.params[reading.param].role is Role.STREAM:
+                predicted /= max(self.plan.depth, 1)
             if reading.how is How.OPAQUE or len(self.plan.params[reading.param].shape) > 1:
                 high *= REFERENCE_WIDTH  # rows that stand for categories or places
         low /= 1.0 if reading.direct else INDIRECT

@@ -23,12 +23,13 @@ from ..rules.audit import Audit, AuditRow
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.plan import Plan
-from ..rules.table import Family, Spot, lr_factor, residual_factor
+from ..rules.table import Family, Kind, Spot, lr_factor, residual_factor
 from ..surgery.operate import Operation, operate, rescale, restore
 from .judge import Judge
 from .meter import Meter
 from .passes import gradients, kept, recorded, steps
 
+GENERATED = (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH)
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
 """How far replay and surgery may lie apart, beside the size of the output; 0.2 in 16 bits."""
 
@@ -95,7 +96,8 @@ def rates_of(plan: Plan) -> dict[str, float]:
     for name, record in plan.params.items():
         where = record.where
         if not isinstance(where, Spot):
-            where = Spot(where.kind, where.role, record.fan_in, plan.width, plan.depth)
+            fan_in = record.fan_in if len(record.shape) > 1 or where.kind not in GENERATED else 1.0
+            where = Spot(where.kind, where.role, fan_in, plan.width, plan.depth)
         rates[name] = lr_factor(where, Family.ADAM)
     return rates
 
