@@ -62,6 +62,7 @@ def found() -> dict[str, Any]:
 
 def _worker(rank: int, found: dict[str, Any]) -> None:
     _wrapped(found)
+    _muon(found)
     _clipped(found)
     _checkpointed(rank, found)
 
@@ -71,6 +72,21 @@ def test_two_processes_train_like_one(found: dict[str, Any]) -> None:
         assert found[how] == pytest.approx(found["one"], rel=1e-6), how
     assert "transfer_groups(model" in found["stale"]
     assert found["one"][-1] < found["one"][0]
+
+
+def _muon(found: dict[str, Any]) -> None:
+    model, _, twin, _ = pair()
+    shards = sharded(copy.deepcopy(model))
+    wrapped = nn.parallel.DistributedDataParallel(twin)
+    for name, net in (("muon", model), ("muon ddp", wrapped), ("muon fsdp", shards)):
+        groups = transfer_groups(net, lr=0.05, optimizer="muon")
+        found[name] = losses(net, groups, optimizer=lambda g: g.optimizer("muon"))
+
+
+def test_muon_and_adamw_as_one_train_in_two_processes(found: dict[str, Any]) -> None:
+    assert found["muon ddp"] == pytest.approx(found["muon"], rel=1e-6)
+    assert found["muon fsdp"] == pytest.approx(found["muon"], rel=1e-3)  # sums in bfloat16
+    assert found["muon"][-1] < found["muon"][0]
 
 
 def _clipped(found: dict[str, Any]) -> None:

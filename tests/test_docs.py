@@ -101,7 +101,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    for name in ("molecules", "transferred"):
+    for name in ("molecules", "transferred", "with_lightning"):
         sys.modules.pop(name, None)
 
 
@@ -118,11 +118,27 @@ def test_the_guide_runs(project: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert gnn_mup_command(shlex.split(lines)[2:]) in (0, 1, 3)  # few seeds may not decide
 
 
-def test_at_the_reference_size_the_guide_changes_nothing(project: Path) -> None:
+def test_at_the_reference_size_the_guide_changes_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import molecules
     import transferred
 
-    assert transferred.main(64, 4, 2e-3) == pytest.approx(molecules.main(64, 4, 2e-3), rel=1e-4)
+    clipped = molecules.main(64, 4, 2e-3)
+    assert transferred.main(64, 4, 2e-3) == pytest.approx(clipped, rel=1e-4)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: None)  # it rounds otherwise
+    monkeypatch.setattr(transferred, "clip_grad_norm_", lambda *_: None)
+    assert transferred.main(64, 4, 2e-3) == molecules.main(64, 4, 2e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_with_lightning_the_guide_trains_as_without(project: Path) -> None:
+    pytest.importorskip("lightning", exc_type=(ImportError, RuntimeError))
+    import transferred
+    import with_lightning
+
+    expected = transferred.main(32, 2, 2e-3)
+    assert with_lightning.main(32, 2, 2e-3) == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_notebook_runs(project: Path) -> None:

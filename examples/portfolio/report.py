@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from ways import SEEDS, TARGETS, WAYS, WIDE, YARDSTICK, Bench, Outcome
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+
+STEPS = (100, 200, 300, 400, 500)
+"""After so many steps the ways are compared once more."""
 
 
 class Missing(Exception):
@@ -86,7 +90,7 @@ def write(folder: Path) -> None:
             table.writerow([one.task, one.half, *one.target, one.way, f"{o.score:.5g}",
                             _text(one.regret), f"{o.lr:.4g}", json.dumps(dict(o.multipliers)),
                             f"{o.tuning:.0f}", f"{o.training:.0f}", _text(one.share)])  # fmt: skip
-    (folder / "results.md").write_text(markdown(found, folder))
+    (folder / "results.md").write_text(markdown(found, folder) + "\n" + over_steps(folder))
     _regrets(found, folder / "regret.png")
     for task in {one.task for one in found}:
         _curves(folder, task, folder / f"{task}.png")
@@ -147,6 +151,43 @@ def _regrets(found: list[Line], path: Path) -> None:
     plt.close(figure)
 
 
+def _curve(
+    folder: Path, task: str, target: tuple[int, int], way: str, best: bool = False
+) -> list[tuple[int, float]]:
+    """Pairs (step, score at the target), mean over seeds; ``best``: the lowest score up to there.
+    Empty where a run is missing or diverged."""
+    store = Known(folder)
+    found = _outcome(store, task, target, way)
+    if found is None:
+        return []
+    how = {"paper": "paper", "mup": "mup"}.get(way, "sp" if way.startswith("SP") else "reference")
+    cells = [store.result(Cell(task, target, how, found.lr, seed, found.multipliers))
+             for seed in SEEDS]  # fmt: skip
+    steps = [step for step, _ in cells[0]["curve"]]
+    scores = [[score for _, score in cell["curve"]] for cell in cells]
+    if any(len(one) != len(steps) for one in scores):
+        return []
+    if best:
+        scores = [list(accumulate(one, min)) for one in scores]
+    return [
+        (step, sum(v) / len(v)) for step, v in zip(steps, zip(*scores, strict=True), strict=True)
+    ]
+
+
+def over_steps(folder: Path) -> str:
+    """True regret, had training been judged after fewer steps of the same schedule."""
+    text = ["| task | way | " + " | ".join(f"{n} steps" for n in STEPS) + " |"]
+    text.append("|---" * (2 + len(STEPS)) + "|")
+    for task in TASKS:
+        yardstick = dict(_curve(folder, task, TARGETS[0], YARDSTICK, best=True))
+        for way in WAYS if yardstick else ():
+            curve = dict(_curve(folder, task, TARGETS[0], way, best=True))
+            if curve and way != YARDSTICK:
+                cells = [f"{curve[n] / yardstick[n]:.3f}" if n in curve else "" for n in STEPS]
+                text.append(f"| {task} | {way} | " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n"
+
+
 def _curves(folder: Path, task: str, path: Path) -> None:
     """Left: score over lr, small and large, untouched. Right: learning curves at the target."""
     target = TARGETS[0]
@@ -164,18 +205,8 @@ def _curves(folder: Path, task: str, path: Path) -> None:
     left.set_ylabel("validation score")
     left.legend(fontsize=7)
     for way in WAYS:
-        found = _outcome(Known(folder), task, target, way)
-        if found is None:
-            continue
-        how = {"paper": "paper", "mup": "mup"}.get(
-            way, "sp" if way.startswith("SP") else "reference"
-        )
-        curves = [Known(folder).known(Cell(task, target, how, found.lr, s, found.multipliers))
-                  for s in SEEDS]  # fmt: skip
-        steps = [[score for _, score in c["curve"]] for c in curves if c]
-        axis = [step for step, _ in curves[0]["curve"]] if curves[0] else []
-        if steps and all(len(s) == len(axis) for s in steps):
-            right.plot(axis, [sum(v) / len(v) for v in zip(*steps, strict=True)], label=way)
+        if curve := _curve(folder, task, target, way):
+            right.plot(*zip(*curve, strict=True), label=way)
     right.set_xlabel("step")
     right.legend(fontsize=7)
     figure.suptitle(f"{task}: {TASKS[task].what}, half {TASKS[task].half}, target {target}")
