@@ -70,9 +70,12 @@ class Judge:
             return
         rate = self._rate(reading)
         yield rate
+        vector = reading.how is How.ELEMENTWISE and reading.direct and len(record.shape) == 1
+        if vector and not self.plan.relative:  # vectors stay as they are drawn
+            yield AuditRow(record.name, "initial scale", 1.0, record.init_factor, *SCALE)
         if reading.how is not How.CONTRACTED or reading.gain == 0.0 or self.plan.relative:
             return
-        if record.kind in MATRICES and record.init_factor != 1.0:
+        if reading.direct and record.kind in MATRICES and record.init_factor != 1.0:
             yield self._scale(reading)
 
     def _rate(self, reading: Reading) -> AuditRow:

@@ -100,10 +100,16 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         factor = next((f for f in factors if f is not None), None)
         if index in self.plan.skips:
             start, scale = self.plan.skips[index]
-            if start in self.kept:
+            skip = self.kept.get(start, self._leaf_of(start))
+            if skip is not None:
                 total = (factor or 1.0) * scale
-                return self._quietly(lambda: (factor or 1.0) * self.kept[start] + total * tensor)
+                return self._quietly(lambda: (factor or 1.0) * skip + total * tensor)
+            self.hidden = True
         return tensor if factor is None else self._quietly(lambda: tensor * factor)
+
+    def _leaf_of(self, index: int) -> Tensor | None:
+        """An input or parameter, which no operation has made."""
+        return next((t for t in self._alive if self.leaves.get(id(t)) == index), None)
 
     def _quietly(self, compute: Callable[[], Tensor]) -> Tensor:
         before, self.paused = self.paused, True
