@@ -30,7 +30,7 @@ assert plain[0]["score"] == plain[1]["score"] == plain[2]["score"], plain
 assert store.result(cells.Cell("digits", cells.SMALL, "reference", 2.0**-5, 0, {{"branch": 4.0}}))[
     "score"] != plain[0]["score"]
 
-ways.SEEDS_SMALL, ways.SEEDS = (0,), (0,)
+ways.SEEDS_SMALL = ways.SEEDS = report.SEEDS = (0,)
 ways.TARGETS = report.TARGETS = ((48, 4),)
 found = ways.Bench.sp_small(bench, (48, 4)), ways.Bench.reference(bench, (48, 4))
 assert all(math.isfinite(one.score) and one.tuning > 0 for one in found)

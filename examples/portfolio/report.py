@@ -18,6 +18,7 @@ from ways import SEEDS, TARGETS, WAYS, WIDE, YARDSTICK, Bench, Outcome
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import NullLocator
 
 STEPS = (100, 200, 300, 400, 500)
 """After so many steps the ways are compared once more."""
@@ -145,6 +146,10 @@ def _regrets(found: list[Line], path: Path) -> None:
     axes.axvline(1.0, color="grey", lw=0.8)
     axes.set_xlabel("true regret: score over that of SP tuned on the target (lower is better)")
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    ticks = [t for t in (0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5, 10) if low < t < high]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(path, dpi=130)

@@ -12,7 +12,7 @@ import copy
 import functools
 import linecache
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -41,14 +41,20 @@ def copied(edits: Edits, function: FunctionType) -> FunctionType:
 def check_source(code: CodeType) -> None:
     """Raise where the source is not what runs."""
     file = code.co_filename
-    originals = [_same(_original(file, stamp(file), False), code)]
-    if "_pytest.assertion.rewrite" in sys.modules:  # pytest changes the asserts of test files
-        originals.append(_same(_original(file, stamp(file), True), code))
-    if all(other is None or other.co_code != code.co_code for other in originals):
+    originals = (_same(whole, code) for whole in _compilations(file))
+    if not any(other is not None and other.co_code == code.co_code for other in originals):
         raise SurgeryError(
             f"{file}:{code.co_firstlineno}: the source of {code.co_qualname} is not what runs "
             "(edited after import, or generated). Restart Python and try again"
         )
+
+
+def _compilations(file: str) -> Iterator[CodeType]:
+    """The ways in which Python, pytest and notebooks compile a file."""
+    yield _original(file, stamp(file), False)
+    if "_pytest.assertion.rewrite" in sys.modules:  # pytest changes the asserts of test files
+        yield _original(file, stamp(file), True)
+    yield from _statements(file, stamp(file))
 
 
 @functools.lru_cache(maxsize=64)
@@ -60,6 +66,17 @@ def _original(file: str, stamp: int, asserts: bool) -> CodeType:
 
         rewrite_asserts(tree, "".join(linecache.getlines(file)).encode())
     return compile(tree, file, "exec", dont_inherit=True)
+
+
+@functools.lru_cache(maxsize=64)
+def _statements(file: str, stamp: int) -> tuple[CodeType, ...]:
+    """Each statement compiled by itself, as notebooks compile their cells: there a call of an
+    imported module's function has other instructions than in a file that imports it."""
+    return tuple(
+        compile(ast.Module([node], []), file, "exec", dont_inherit=True)
+        for node in tree_of(file).body
+        if not isinstance(node, ast.ImportFrom)
+    )
 
 
 def _new_code(code: CodeType, edits: Edits, owner: str | None) -> CodeType:
