@@ -63,7 +63,7 @@ def _behind(places: Places, call: Call) -> tuple[int, Site]:
     site = call.site(call.lasti)
     while True:
         step = _next_call(places, call, here) or _next_operation(graph, call, here)
-        if step is None:
+        if step is None or step[1] == call.lasti:  # one expression calls all modules in turn
             return here, site
         here, lasti = step
         site = call.site(lasti)
