@@ -23,7 +23,7 @@ import torch
 from mup.coord_check import get_coord_data
 from torch import Tensor, nn
 
-from gnn_mup.diagnostics.coord import check as coord_check
+from gnn_mup.diagnostics import coord_check
 
 FEATURES, CLASSES = 64, 10
 
@@ -62,7 +62,7 @@ def run_mup(batch: tuple[Tensor, Tensor], widths: list[int], steps: int, seeds: 
 
 
 def run_ours(batch: tuple[Tensor, Tensor], widths: list[int], steps: int, seeds: int) -> Any:
-    report = coord_check(MLP, batch, widths=widths, steps=steps, seeds=seeds, base="paper", lr=0.1)
+    report = coord_check(MLP, batch, widths=widths, steps=steps, seeds=seeds)
     return report, report.verdict
 
 

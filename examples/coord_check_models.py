@@ -28,9 +28,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from gnn_mup.data.datasets import digits
-from gnn_mup.diagnostics import CoordReport
-from gnn_mup.diagnostics.coord import check as coord_check
-from gnn_mup.diagnostics.coord import compare
+from gnn_mup.diagnostics import CoordReport, compare, coord_check
 from gnn_mup.nn import TransferGNN
 
 FEATURES, CLASSES = 5, 10

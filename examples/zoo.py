@@ -57,8 +57,7 @@ def branches_of(plan: Plan) -> str:
 
 def worded(verdict: Verdict) -> str:
     """One word, and of a failure the layer that is to blame."""
-    word = verdict.word.replace("not enough data", "undecided")
-    return f"{word}: {verdict.layers[0]}" if verdict.layers else word
+    return f"{verdict.word}: {verdict.layers[0]}" if verdict.layers else verdict.word
 
 
 def note_of(entry: Entry, plan: Plan) -> str:

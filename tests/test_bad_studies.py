@@ -52,10 +52,10 @@ STUDIES: dict[str, tuple[Study, str]] = {
     "coord_check, a model": (lambda: checked(Net()), "build must be a function"),
     "coord_check, other arguments": (lambda: checked(lambda: Net()), r"is called as build\(4\)"),
     "coord_check, three arguments": (lambda: checked(lambda a, b, c: Net()), "missing a required"),
-    "coord_check, no model": (lambda: checked(always(3)), r"build\(8\) returned int.*return model"),
+    "coord_check, no model": (lambda: checked(always(3)), r"build\(4\) returned int.*return model"),
     "coord_check, the same model": (lambda: checked(always(ONE)), "make a fresh one in every call"),
     "coord_check, one size": (lambda: checked(lambda w: Net(8)),
-        "same model for widths 8 and 4: let"),
+        "same model for widths 4 and 8: let"),
     "coord_check, widths": (lambda: checked(widths=None), r"widths must be a list, widths=\[32"),
     "coord_check, a width": (lambda: checked(widths=8), "widths must be a list"),
     "coord_check, text": (lambda: checked(widths="48"), "widths must be a list"),
@@ -185,7 +185,7 @@ def test_studies(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_sizes_twice_or_out_of_order_are_sorted() -> None:
     report = checked(widths=[8, 4, 8])
     assert report.settings["widths"] == [4, 8]
-    assert checked(widths=[4, 4]).verdict == "not enough data"
+    assert checked(widths=[4, 4]).verdict == "undecided"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert len(swept(sizes=[8, 4, 8], lrs=[0.1, 0.1]).to_frame()) == 2

@@ -81,7 +81,8 @@ def test_a_long_name_has_a_line_of_its_own() -> None:
 
 def test_a_notebook_shows_a_table() -> None:
     plan = PLANS["reference"]()
-    html = plan._repr_html_()
+    html, _, audit = plan._repr_html_().partition("<details><summary>Audit")
+    assert "<td>rate</td>" in audit
     rows = html.count("<tr>")
     folded = [line for line in str(plan).splitlines() if line.startswith("  ") and " x" not in line]
     assert html.startswith("<p>width D = 256")

@@ -575,7 +575,7 @@ def test_roles_by_pattern() -> None:
         ({"init": "zero"}, r"init must be one of"),
         ({"lr": float("nan")}, r"lr must be finite"),
         ({"lr": -0.1}, r"lr must be finite and not negative"),
-        ({"optimizer": "rprop"}, r"neither SGD-like nor Adam-like"),
+        ({"optimizer": "lyon"}, r"neither a known name nor an optimizer class"),
     ],
     ids=str,
 )

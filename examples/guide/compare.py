@@ -25,7 +25,6 @@ RUNS = [
     ("transferred", SMALL, 2e-3, 0),
     *((way, LARGE, 2e-3, seed) for seed in (1, 2) for way in BOTH),
     *(("as it is", SMALL, 2e-3, seed) for seed in (1, 2)),
-    ("as it is", LARGE, 2.5e-4, 0),
 ]
 WAYS = {"as it is": molecules.main, "transferred": transferred.main}
 

@@ -17,6 +17,7 @@ from ..analysis.limits import no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
 from ..analysis.reading import Reading
+from ..audit.run import audited
 from ..base.reference import Reference
 from ..base.shapes import BaseShapes, Matched
 from ..base.tuned import with_tuned
@@ -69,7 +70,8 @@ def prepare(
     drafts = Drafts(model)
     factor = residual_factor(depth, base.depth if base is not None and base.depth else None)
     factor = 1.0 if base is not None and not base.depth else factor
-    branches = _draft(drafts, findings, factor, options, base, settings.multipliers.branch)
+    alpha = settings.multipliers.branch
+    branches = _draft(drafts, findings, factor, options, base, alpha)
     given = _base_gamma(base, findings) if reference is None else None
     if given is None and options.gamma in ("auto", "layer"):
         _remeasure(model, call, drafts, findings.reading)
@@ -92,7 +94,13 @@ def prepare(
         inserted=bool(findings.inserted),
         scores=scores(findings.reading.flow),
     )
-    return _with_remarks(model, plan, options), operations
+    plan = _with_remarks(model, plan, options)
+    if options.audit:
+        skips = {i.span.end: (i.span.start, factor * alpha) for i in findings.inserted}
+        replay = drafts.interventions(findings.reading.graph, skips)
+        own = options.gamma in ("auto", "layer") and given is None
+        plan = audited(model, call, plan, operations, replay, own)
+    return plan, operations
 
 
 def _with_remarks(model: nn.Module, plan: Plan, options: Options) -> Plan:

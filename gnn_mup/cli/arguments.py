@@ -80,7 +80,7 @@ def positive(text: str) -> float:
     return value
 
 
-BASE_HELP = 'a reference size, "paper" for the absolute rules, or a base-shape file'
+BASE_HELP = 'a reference size (default: 64x4), "paper" for the absolute rules, or a base-shape file'
 
 
 def base_argument(text: str) -> Any:

@@ -74,20 +74,29 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
          help="a factor on learning rates, 'decoder.*=0.5'; repeatable")  # fmt: skip
     more("--no-decay", action="append", metavar="PATTERN",
          help="parameters without weight decay, '*.bias'; repeatable")  # fmt: skip
+    more("--no-audit", dest="audit", action="store_false", help="do not measure the plan")
+    more("--ignore", action="append", metavar="CODE", help="a warning not to raise")
+    parser.add_argument("--audit", dest="table", action="store_true",
+                        help="print predicted and measured, tensor by tensor")  # fmt: skip
+    parser.add_argument("--audit-plot", type=output_file, metavar="FILE",
+                        help="draw predicted against measured")  # fmt: skip
     more("--role", dest="roles", action="append", type=pair, metavar="PATTERN=ROLE",
          help="correct a role, 'head.*=decoder'; repeatable")  # fmt: skip
 
     def run(args: argparse.Namespace) -> Outcome:
         from gnn_mup import TransferWarning, plan_transfer
 
-        given = passed_on(args, "factory", "example")
+        given = passed_on(args, "factory", "example", "table", "audit_plot")
         for key in given.keys() & {"lr_mult", "roles", "multipliers"}:
             given[key] = dict(given[key])
         model = build_model(args.factory)
         with warnings.catch_warnings():  # the plan says them itself
             warnings.simplefilter("ignore", TransferWarning)
             plan = plan_transfer(model, build_example(args.example), **given)
-        return Outcome(str(plan), plan.to_dict())
+        if args.audit_plot and plan.audit is not None:
+            plan.audit.plot(args.audit_plot)
+        text = f"{plan}\n\n{plan.audit}" if args.table else str(plan)
+        return Outcome(text, plan.to_dict())
 
     return run
 

@@ -14,6 +14,7 @@ from .arguments import (
     example_argument,
     multiplier_argument,
     named_range,
+    number_or,
     optional,
     output_file,
     pairs,
@@ -27,6 +28,7 @@ from .arguments import (
 )
 from .factories import HERE, blame, build, build_example, load_factory
 from .outcome import FAILED, FINE, UNDECIDED, Outcome, Run
+from .words import WrongOption
 
 KINDS = ("transfer", "standard", "mup")
 
@@ -48,12 +50,21 @@ def coord_check(parser: argparse.ArgumentParser) -> Run:
     )
     _files(parser, "plot", "html")
     more = optional(parser, "as in gnn_mup.coord_check")
-    more("--lr", type=positive, metavar="LR", help="the learning rate")
+    more(
+        "--lr",
+        type=number_or("auto"),
+        metavar="auto|LR",
+        help="at most; the check stays where one step's change is proportional to it",
+    )
     more("--optimizer", **OPTIMIZER)
     more("--steps", type=int, metavar="N", help="optimizer steps (default: 3)")
-    more("--seeds", type=int, metavar="N", help="runs of each size (default: 3)")
+    more("--seeds", type=int, metavar="N", help="runs of each size to begin with (default: 3)")
+    more("--most-seeds", type=int, metavar="N", help="while undecided, up to N (default: 12)")
     more("--weight-decay", type=float, metavar="W", help="the weight decay (default: 0)")
     more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
+    more("--loss", metavar="FILE.py:FUNCTION", help="called with the output and the target")
+    more("--tolerance", type=positive, metavar="T", help="how far slopes may stray (default: 0.25)")
+    more("--dropout", action="store_true", help="leave dropout on")
     more("--transfer", choices=("yes", "no", "mup"),
          help="no: the model as it is; mup: mup's rules for width (default: yes)")  # fmt: skip
     more("--grid", choices=("cross", "full"), help="full: every width with every depth")
@@ -62,6 +73,10 @@ def coord_check(parser: argparse.ArgumentParser) -> Run:
         from gnn_mup.diagnostics import coord_check, probe_batch
 
         given = passed_on(args, "factory", "batch", "plot", "html")
+        if len(set(args.widths)) < 2:
+            raise WrongOption("one width has no slope: pass two at least, --widths 64,128,256")
+        if "loss" in given:
+            given["loss"] = load_factory(given["loss"])
         if "transfer" in given:
             given["transfer"] = {"yes": True, "no": False, "mup": "mup"}[given["transfer"]]
         factory = load_factory(args.factory)

@@ -132,7 +132,8 @@ def sizes_of(widths: Sequence[int], depths: Sequence[int] | None, grid: str) -> 
         raise TransferError("widths and depths must not be empty; grid is 'cross' or 'full'")
     if grid == "full":
         return [(w, d) for w in wide for d in deep]
-    return [(w, deep[0]) for w in wide] + [(wide[0], d) for d in deep[1:]]
+    middle = wide[len(wide) // 2]  # over depth, too, draws of wide models differ less
+    return [(w, deep[0]) for w in wide] + [(middle, d) for d in deep[1:]]
 
 
 def chosen_seeds(seeds: Any) -> list[int]:

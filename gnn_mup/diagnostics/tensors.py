@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -20,7 +22,8 @@ class Edges(NamedTuple):
 
 def rms(tensor: Tensor) -> Tensor:
     """Root of the mean square, in one pass and without a copy."""
-    norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
+    wide = torch.float64 if tensor.dtype is torch.float64 else torch.float32
+    norm = torch.linalg.vector_norm(tensor.detach(), dtype=wide)
     size: Tensor = norm / max(tensor.numel(), 1) ** 0.5
     return size
 
@@ -45,14 +48,43 @@ def later(left: Tensor, right: Tensor) -> Tensor | None:
     return right if ages[1]() > ages[0]() else left
 
 
+def outputs_of(output: Any) -> dict[str, Tensor]:
+    """Every floating-point tensor of what a model returns, by its place in it; "" for a bare one.
+
+    Tuples, dicts, named tuples, data classes and PyG's data objects are looked into. Where some of
+    the tensors have a gradient, the others (a target, positions) are not outputs.
+    """
+    found = {path.removeprefix("."): t for path, t in _tensors("", output)}
+    learned = {path: t for path, t in found.items() if t.requires_grad}
+    return learned or found
+
+
+def _tensors(path: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        if value.is_floating_point() and value.numel():
+            yield path, value
+        return
+    for key, part in _parts(value):
+        yield from _tensors(f"{path}.{key}", part)
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, BaseData):
+        return [(key, item) for store in value.stores for key, item in store.items()]
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return zip(value._fields, value, strict=True)
+    if isinstance(value, list | tuple):
+        return enumerate(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return ()
+
+
 def first_tensor(output: Any) -> Tensor | None:
     """The first floating-point tensor of whatever a model returns."""
-    if isinstance(output, Tensor):
-        return output if output.is_floating_point() else None
-    parts = output.values() if isinstance(output, dict) else output
-    if isinstance(parts, list | tuple) or isinstance(output, dict):
-        return next((t for t in map(first_tensor, parts) if t is not None), None)
-    return None
+    return next(iter(outputs_of(output).values()), None)
 
 
 def edges_of(call: tuple[tuple[Any, ...], dict[str, Any]], most: int = 1024) -> Edges | None:
@@ -102,18 +134,6 @@ def parts_of(name: str, weight: Tensor, rows: int) -> list[tuple[slice, str]]:
     offset = weight.storage_offset() - (0 if base is None else base.storage_offset())
     number = offset // (weight.shape[1] * third)
     return [(slice(None), f".{'qkv'[number]}" if weight.shape[0] == third else "")]
-
-
-def gathered(kwargs: dict[str, Any], out: Tensor) -> Tensor:
-    """What messages are made from (``x_j``), for layers that normalise inside `message`."""
-    tensors = {}
-    for key, value in kwargs.items():
-        first = value[0] if isinstance(value, tuple | list) and value else value
-        if isinstance(first, Tensor) and first.is_floating_point() and first.dim() > 1:
-            tensors[key] = first
-    row = out[:1].numel()  # heads may have been put side by side
-    sources = [v for k, v in tensors.items() if k.endswith("_j") and v[:1].numel() == row]
-    return max(sources, key=lambda v: float(rms(v)), default=tensors.get("x", out))
 
 
 def transparent(func: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
@@ -49,25 +49,32 @@ def _recorded(
     gradients: AbstractContextManager[Any],
 ) -> Graph:
     recorder = Recorder(model, calls)
-    for tensor in tensors_in((args, kwargs)):
+    with gradients:
+        record(model, recorder, args, kwargs)
+    return recorder.graph
+
+
+def record(
+    model: nn.Module, recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any] | None = None
+) -> list[Tensor]:
+    """Run one forward call under a recorder; returns its outputs. The model stays as it is."""
+    call = (args, kwargs or {})
+    for tensor in tensors_in(call):
         recorder.input(tensor)
     with ExitStack() as stack:
         stack.enter_context(untouched(model))
-        stack.enter_context(gradients)
         stack.enter_context(_no_fast_path())
         stack.enter_context(_no_cast_weights())
         stack.enter_context(aggregations(model, recorder))
-        if calls:
+        if recorder.calls:
             stack.enter_context(call_sites(model, recorder))
-        with explained(model, (args, kwargs)), recorder:
-            result = model(*args, **kwargs)
-        graph = recorder.graph
-        for tensor in tensors_in(result):
-            if tensor.is_floating_point():
-                graph.outputs.append(recorder.node_of(tensor))
-        for tensor in tensors_in((args, kwargs)):
+        with explained(model, call), recorder:
+            result = model(*args, **(kwargs or {}))
+        outputs = [t for t in tensors_in(result) if t.is_floating_point()]
+        recorder.graph.outputs += [recorder.node_of(tensor) for tensor in outputs]
+        for tensor in tensors_in(call):
             tensor.__dict__.pop(TAG, None)
-    return graph
+    return outputs
 
 
 @contextmanager
@@ -183,4 +190,4 @@ def _no_cast_weights() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
-__all__ = ["explained", "is_compiled", "trace", "untouched"]
+__all__ = ["explained", "is_compiled", "record", "trace", "untouched"]

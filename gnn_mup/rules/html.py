@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from .audit import HEAD as AUDIT_HEAD
+from .audit import Audit, summary
+from .audit import cells_of as cells_of_audit
 from .display import HEAD, LEGEND, ROLES, branch_text, cells_of, folded, headline, messages_text
 from .plan import Plan
 
@@ -22,7 +25,16 @@ def plan_html(plan: Plan) -> str:
     parts += _section("Message passing", messages_text(plan.messages))
     parts += _section("Notes", map(str, plan.notes))
     parts += _section("Warnings", map(str, plan.warnings))
+    parts += [] if plan.audit is None else _audit(plan.audit)
     return "\n".join(parts)
+
+
+def _audit(audit: Audit) -> list[str]:
+    """The table of the audit, folded away, and what there is to say of it."""
+    rows = [_row(("tensor or expression", "quantity", *AUDIT_HEAD), "th")]
+    rows += [_row(cells_of_audit(row), "td") for row in audit.rows]
+    lines = [f"<p>{escape(line)}</p>" for line in summary(audit)]
+    return ["<details><summary>Audit</summary>", "<table>", *rows, "</table>", *lines, "</details>"]
 
 
 def _row(cells: Sequence[str], tag: str) -> str:

@@ -15,6 +15,10 @@ from ..errors import TransferError, TransferWarning, user_level
 class Code(StrEnum):
     """What a note or a warning is about: its name in ``ignore=(...)``."""
 
+    AUDIT_BRANCH = "audit-branch"
+    AUDIT_GAMMA = "audit-gamma"
+    AUDIT_RATE = "audit-rate"
+    AUDIT_SCALE = "audit-scale"
     BASE_DIFFERS = "base-differs"
     DOT_PRODUCT_DECODER = "dot-product-decoder"
     FORWARD_CHANGED = "forward-changed"
@@ -28,6 +32,7 @@ class Code(StrEnum):
     NO_DECODER = "no-decoder"
     NORM_BEHIND_DECODER = "norm-behind-decoder"
     NORM_ON_STREAM = "norm-on-stream"
+    NOT_AUDITED = "not-audited"
     NOT_INSERTED = "not-inserted"
     OPTIMIZER = "optimizer"
     PACKED_QUERIES = "packed-queries"

@@ -18,6 +18,7 @@ from ..arguments import as_patterns, check_number, writing
 from ..errors import TransferError
 from . import table as rules
 from . import updates
+from .audit import Audit
 from .multipliers import Multipliers
 from .notes import Code, Note
 from .optimizers import OPTIMIZERS, resolve_optimizer
@@ -189,6 +190,8 @@ class Plan:
     folds: tuple[Fold, ...] = ()
     scores: frozenset[str] = frozenset()
     """Parameters that act only by weighing other features: attention and gates."""
+    audit: Audit | None = None
+    """Predicted and measured, by tensor; None with ``audit=False``."""
 
     @property
     def gamma(self) -> float:

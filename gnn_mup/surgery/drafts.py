@@ -8,6 +8,7 @@ what was left out, and why.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -15,14 +16,16 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ..errors import SurgeryError
-from ..ir.graph import Position, Site
+from ..ir import ops
+from ..ir.graph import Graph, Position, Site
+from ..ir.replay import Interventions, Pair
 from ..ir.source import expression_at
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from .classes import GAMMA, OUTPUT, QUERY, Method, method_of
 from .operate import Operation
 from .recompile import check_source
-from .rewrite import FACTOR, FunctionKey, SourceEdit, check_edit
+from .rewrite import FACTOR, FunctionKey, SourceEdit, all_edits, check_edit
 from .route import Step, route
 
 Factor = tuple[str, str]
@@ -153,6 +156,38 @@ class Drafts:
             raise SurgeryError("\n".join(self.problems))
         return tuple(draft.operation(name) for name, draft in self.drafts.items())
 
+    def interventions(
+        self, graph: Graph, skips: Mapping[int, tuple[int, float]]
+    ) -> Interventions | None:
+        """The planned factors as a replay of the recorded pass takes them; None where a factor is
+        put into a weight or the output of a whole module, which a replay does not see."""
+        if any(d.output is not None or d.query is not None for d in self.drafts.values()):
+            return None
+        factors: dict[Pair, float] = {}
+        known = {pair for pairs in self.scaled.values() for pair in pairs}
+        for (module, attribute), pairs in self.scaled.items():
+            for pair in dict.fromkeys(pairs):
+                factor = self.drafts[module].floats[attribute]
+                factors[pair] = factors.get(pair, 1.0) * factor
+                if not self._is_element(module, attribute):
+                    begun = set(_begun(graph, pair[0])) - known
+                    factors.update(dict.fromkeys(begun, factor))
+        for found in graph.aggregations:
+            gamma = self.of(found.module).gamma if found.module in self.drafts else None
+            for child in graph.live_children(found.node) if gamma is not None else ():
+                pair = (child.index, found.node)
+                factors[pair] = factors.get(pair, 1.0) * (gamma or 1.0)
+        return Interventions(graph, factors, skips)
+
+    def _is_element(self, module: str, attribute: str) -> bool:
+        """Whether a factor scales one summand of a ``sum([x, h, g])``."""
+        edits = self.drafts[module].operation(module).edits
+        return any(
+            FACTOR.format(e.slot) == attribute and e.action.startswith("element")
+            for _, changes in edits
+            for e in all_edits(changes)
+        )
+
     def warnings(self) -> list[Note]:
         """What was left out, in words: one sentence for each reason."""
         found: dict[tuple[str, str], list[str]] = {}
@@ -193,6 +228,18 @@ class Drafts:
             if node is None:
                 raise SurgeryError(f"{file}:{step.position.line}: no expression stands there")
             check_edit(node, action if step is steps[-1] else "enter")
+
+
+def _begun(graph: Graph, consumer: int) -> list[Pair]:
+    """``0 + x``, with which the built-in sum begins: it runs in the same expression."""
+    site = graph[consumer].site if consumer >= 0 else None
+    if site is None or graph[consumer].op not in ops.ADD:
+        return []
+    return [
+        (node.index, node.parents[0])
+        for node in graph.nodes[:consumer]
+        if node.site is site and node.op in ops.ADD and len(node.parents) == 1
+    ]
 
 
 def _known(

@@ -110,7 +110,7 @@ def _behind(reading: Reading, call: Call) -> tuple[int, Site]:
     site = call.site(call.lasti)
     while True:
         step = _next_call(reading, call, here) or _next_operation(reading, call, here)
-        if step is None:
+        if step is None or step[1] == call.lasti:  # one expression calls all modules in turn
             return here, site
         here, lasti = step
         site = call.site(lasti)

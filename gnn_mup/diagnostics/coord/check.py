@@ -10,15 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from gnn_mup import TransferError
-from gnn_mup.api.options import default_lr
 from gnn_mup.arguments import check_module, check_number
 from gnn_mup.extras import needs
 from gnn_mup.ir.example import as_call
 
 from ..inputs import gather
 from ..tensors import first_tensor
+from .conclude import diverged, more_seeds
+from .prepare import in_single, named, prepared, rate_notes, reported
+from .regime import LARGEST, linear_regime
 from .report import CoordReport, Record
-from .runs import Loss, Step, Task, Transfer, named, prepared
+from .runs import Loss, Step, Task, Transfer
+
+AUTO = 0.01
+"""Where the search for a learning rate begins."""
+
+CALMER = 16.0
+"""Where a run diverges all the same, all are repeated with a rate this much smaller, twice."""
 
 
 def coord_check(
@@ -28,19 +36,22 @@ def coord_check(
     widths: Sequence[int],
     depths: Sequence[int] | None = None,
     steps: int = 3,
-    lr: float | None = None,
+    lr: float | str = "auto",
     optimizer: Any = "adam",
     loss: Loss | None = None,
     seeds: int | Sequence[int] = 3,
+    most_seeds: int = 12,
     transfer: Transfer = True,
     step: Step | None = None,
     weight_decay: float = 0.0,
     grid: str = "cross",
     tolerance: float = 0.25,
+    linear: bool = True,
+    dropout: bool = False,
     progress: bool | Callable[[int, int], object] = False,
     **arguments: Any,
 ) -> CoordReport:
-    """Do updates keep their size when the model grows? Says yes or no, and where.
+    """The report of a few small trainings: do updates keep their size when the model grows?
 
     >>> report = coord_check(build, batch, widths=[32, 64, 128], depths=[4, 8])   # doctest: +SKIP
     >>> print(report.verdict)                                                # doctest: +SKIP
@@ -51,34 +62,65 @@ def coord_check(
         batches: a pair (inputs as for `apply_transfer`'s ``example``, target), a PyG data object,
             or a list or loader of those. One batch is used for every step; of several, each
             step takes the next, and what is recorded is always measured on the first.
-        widths, depths: the sizes. ``grid="cross"`` varies one at a time from the smallest of
-            the other, ``"full"`` runs every pair.
+        widths, depths: the sizes. ``grid="cross"`` varies the width at the smallest depth and the
+            depth at the middle width, ``"full"`` runs every pair. Slopes over depth are fitted
+            against the plan's L.
         steps: optimizer steps; the state before the first and behind each is recorded.
-        lr, optimizer, weight_decay: as in `apply_transfer`; the optimizer may also be a class or a
+        lr: "auto", or a number that the check stays below. It looks for the linear regime, where
+            one step's change is proportional to lr, and reports the rate that it used.
+        linear: False takes ``lr`` as it is.
+        optimizer, weight_decay: as in `apply_transfer`; the optimizer may also be a class or a
             `functools.partial` of one.
         loss: ``loss(output, target)``, or ``loss(output, data)`` for a data object; by default
             cross entropy for whole-numbered targets, else mean squares.
-        seeds: how many, or which.
+        seeds: how many to begin with, or which.
+        most_seeds: while the verdict is undecided and more seeds would decide it, they are run, up
+            to so many; 0 keeps to ``seeds``.
         transfer: True; False for the standard parameterization with one learning rate; ``"mup"``
             for the width rules alone, from the smallest width; or a function of (model, example)
             that returns parameter groups.
         step: ``step(model, optimizer, batch)``, in place of forward, backward, update.
         tolerance: how far from its expected value a slope may lie.
+        dropout: True leaves dropout on.
         progress: True for a bar, or a function of (runs done, runs to do).
-        arguments: what else goes to `apply_transfer` (``residual=``, ``gamma=``, ``roles=`` ...).
+        arguments: what else goes to `apply_transfer` (``base=``, ``residual=``, ``gamma=`` ...).
     """
     needs("coord_check", "pandas", "scipy")
     check_number("tolerance", tolerance)
-    lr = default_lr(arguments.get("base")) if lr is None else lr
-    task = Task(build, gather(batches, steps), steps, lr, optimizer, loss, step, weight_decay)
-    task.transfer, task.arguments = transfer, arguments
-    runs, settings = prepared(task, widths, depths, grid, seeds)
+    task = Task(build, gather(batches, steps), steps, _start(lr, linear), optimizer, loss, step)
+    task.weight_decay, task.transfer, task.dropout = weight_decay, transfer, dropout
+    task.arguments = arguments
+    sizes, chosen = prepared(task, widths, depths, grid, seeds)
     records: list[Record] = []
     with torch.random.fork_rng(devices=[]):
-        for seed, size in named(runs, progress, "coordinate check"):
-            records += task.run(seed, size)
-    notes = list(dict.fromkeys(task.notes))
-    return CoordReport(records, tolerance=tolerance, settings=settings, notes=notes)
+        notes = in_single(task, sizes[0])
+        if linear:
+            regime = linear_regime(task, sizes, chosen[0], LARGEST if lr == "auto" else 1.0)
+            task.factor = regime.factor / steps
+            notes += rate_notes(task, regime, lr)
+        wanted = chosen
+        while wanted:
+            runs = [(seed, size) for size in reversed(sizes) for seed in wanted]
+            for seed, size in named(runs, progress, "coordinate check"):
+                records += task.run(seed, size)
+            report = reported(task, records, tolerance, widths, depths, chosen, notes)
+            if linear and diverged(report) and task.factor * CALMER**2 > regime.factor / steps:
+                task.factor /= CALMER  # another draw than the one that was tried
+                records, wanted = [], chosen
+            else:
+                wanted = more_seeds(report, chosen, max(most_seeds, len(chosen)))
+                chosen = [*chosen, *wanted]
+    return report
+
+
+def _start(lr: Any, linear: bool) -> float:
+    """The learning rate to begin with."""
+    if lr == "auto":
+        if not linear:
+            raise TransferError("linear=False takes lr as it is: pass a number, lr=0.01")
+        return AUTO
+    check_number("lr", lr)
+    return float(lr)
 
 
 def probe_batch(model: nn.Module) -> tuple[Any, Tensor]:

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from gnn_mup import Plan, TransferError
 from gnn_mup.api.options import default_lr
 
-from ..inputs import gather, make_optimizer
+from ..inputs import gather
+from .collect import Record, Run
 from .layers import layers_of
-from .report import CoordReport, Record
-from .runs import Loss, Step, Task, Transfer, named, prepared, reseed
+from .prepare import described, limits_of, named, prepared
+from .report import CoordReport
+from .runs import Loss, Step, Task, Transfer
 
 
 def decay_check(
@@ -59,16 +61,20 @@ def decay_check(
         steps = max(20, min(200, math.ceil(0.5 / (lr * weight_decay))))
     task = Task(build, gather(batches, steps), steps, lr, optimizer, loss, step, weight_decay)
     task.transfer, task.arguments = transfer, arguments
-    runs, settings = prepared(task, widths, depths, grid, seeds)
+    sizes, chosen = prepared(task, widths, depths, grid, seeds)
+    runs = [(seed, size) for size in reversed(sizes) for seed in chosen]
     records = []
     with torch.random.fork_rng(devices=[]):
         for seed, size in named(runs, progress, "weight decay"):
             records += _run(task, seed, size)
-    notes = list(task.notes)
+    width_only, notes = limits_of(task)
+    settings = described(task, widths, depths, chosen)
     if settings["coupled"]:
         notes.append("Adam couples weight decay with the gradient, and no product of the two is "
                      'kept: use optimizer="adamw"')  # fmt: skip
-    return CoordReport(records, tolerance=tolerance, settings=settings, notes=notes)
+    return CoordReport(
+        records, tolerance=tolerance, settings=settings, notes=notes, width_only=width_only
+    )
 
 
 def _run(task: Task, seed: int, size: tuple[int, int | None]) -> list[Record]:
@@ -82,6 +88,7 @@ def _run(task: Task, seed: int, size: tuple[int, int | None]) -> list[Record]:
         values.append((name, "decay", 0, rate))
         values.append((name, "forgotten", task.steps, lost))
         values.append((name, "norm", task.steps, float(now[name].norm() / (first.norm() + 1e-30))))
+    length = size[1] if plan is None or size[1] is None else plan.depth
     layers = layers_of(list(product), plan)
     order: dict[str, list[str]] = {}
     for name in product:
@@ -90,9 +97,9 @@ def _run(task: Task, seed: int, size: tuple[int, int | None]) -> list[Record]:
     for name, kind, at_step, value in values:
         mates = order[layers[name].group]
         fraction = mates.index(name) / max(len(mates) - 1, 1)
-        out.append(
-            Record(*size, seed, at_step, name, layers[name], fraction, len(mates), kind, value)
-        )
+        run = Run(seed, *size, length)
+        among = len(mates)
+        out.append(Record(run, at_step, name, layers[name], fraction, among, 0, kind, value))
     return out
 
 
@@ -104,7 +111,7 @@ def _trained(
 ) -> tuple[Weights, Weights, dict[str, float], Plan | None]:
     """Matrices before and after, their lr times weight decay, and the plan."""
     model, groups, plan = task.start(seed, size)
-    optimizer = make_optimizer(task.optimizer, groups)
+    optimizer = task.optimizer_of(groups)
     known = {name: p for name, p in model.named_parameters() if p.dim() > 1}
     names = {id(p): name for name, p in known.items()}
     product = {
@@ -117,10 +124,5 @@ def _trained(
     for group in () if decays else optimizer.param_groups:
         group["weight_decay"] = 0.0
     for number in range(task.steps):
-        reseed(seed)
-        batch = task.batches[number % len(task.batches)]
-        if task.step is not None:
-            task.step(model, optimizer, batch)
-        else:
-            task.update(model, optimizer, batch)
+        task.train_once(model, optimizer, seed, number)
     return before, {name: p.detach().clone() for name, p in known.items()}, product, plan

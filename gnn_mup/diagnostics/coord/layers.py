@@ -16,7 +16,10 @@ import numpy as np
 from gnn_mup import Plan
 from gnn_mup.rules.table import FINITE_OUT, Kind
 
-STREAM, OUTPUT = "stream", "output"
+from .record import LOGITS
+from .stream import BRANCH
+
+STREAM, OUTPUT, ON_STREAM = "stream", "output", "on the stream"
 
 _PACKED = re.compile(r"in_proj_weight\.[qk]$")
 _LATE = re.compile(
@@ -27,18 +30,27 @@ _LATE = re.compile(
 
 @dataclass(frozen=True)
 class Layer:
-    """Where a recorded name belongs: its folded name, its role, whether it wakes up late, and
-    whether its output serves as a matrix."""
+    """Where a recorded name belongs: its folded name, its role, its width type, whether it wakes
+    up late, whether its output serves as a matrix, and whether its gradient is summed over several
+    branches."""
 
     group: str
     role: str
     late: bool = False
     generates: bool = False
+    kind: str = ""
+    vector: bool = False
+    summed: bool = False
 
 
 def short(name: str) -> str:
     """A parameter's layer: ``convs.0.lin.weight`` -> ``convs.0.lin``."""
     return name.replace("in_proj_weight", "in_proj").removesuffix(".weight")
+
+
+def unpacked(layer: str) -> str:
+    """The layer that queries, keys or values are packed into: it has one input, one gradient."""
+    return layer[:-2] if layer[-2:] in (".q", ".k", ".v") and "in_proj" in layer else layer
 
 
 def folded(name: str) -> str:
@@ -51,8 +63,8 @@ def layers_of(names: Sequence[str], plan: Plan | None) -> dict[str, Layer]:
     """The layer of every recorded name of one run."""
     found: dict[str, Layer] = {}
     for name in names:
-        if name == OUTPUT:
-            found[name] = Layer(OUTPUT, OUTPUT)
+        if name.partition(" ")[0] == OUTPUT:
+            found[name] = Layer(name, OUTPUT)
         elif re.match(rf"{STREAM}( \d+)?\.", name):
             found[name] = Layer(name.partition(".")[0], STREAM)
         else:
@@ -61,21 +73,26 @@ def layers_of(names: Sequence[str], plan: Plan | None) -> dict[str, Layer]:
 
 
 def _layer(name: str, plan: Plan | None) -> Layer:
-    prefix, bare = ("branch of ", name.removeprefix("branch of ")) if " of " in name else ("", name)
+    prefix = next((p for p in (BRANCH, LOGITS) if name.startswith(p)), "")
+    bare = name.removeprefix(prefix)
     record = plan.params.get(re.sub(r"(in_proj_weight)\.[qkv]$", r"\1", bare)) if plan else None
-    role, late, generates = "layer", bool(_LATE.search(short(bare))), False
-    if plan is not None and record is not None:
-        role = record.role.value
-        score = role in ("residual", "hidden") and record.kind in FINITE_OUT - {Kind.NO_WIDTH}
-        # Behind the width, or before it: its gradient, too, is a sum over features at first random.
-        finite = role in ("encoder", "decoder") and record.kind is Kind.NO_WIDTH
-        weighs = bare in plan.scores or finite or _PACKED.search(bare) is not None
-        late = score or (weighs and not prefix)
-        late |= bool(prefix) and role == "decoder"  # readouts that are added up fall with the width
-        generates = record.kind.value.startswith("generated")
-    if prefix:
-        role = "branch"
-    return Layer(prefix + folded(short(bare)), role, late, generates)
+    if plan is None or record is None:
+        late = bool(_LATE.search(short(bare)))
+        return Layer(prefix + folded(short(bare)), prefix.strip() or "layer", late)
+    role, vector = record.role.value, len(record.shape) < 2
+    score = role in ("residual", "hidden") and record.kind in FINITE_OUT - {Kind.NO_WIDTH}
+    # Behind the width, or before it: its gradient, too, is a sum over features at first random.
+    finite = record.kind is Kind.NO_WIDTH and (role in ("encoder", "decoder") or vector)
+    weighs = bare in plan.scores or finite or _PACKED.search(bare) is not None
+    # A branch that ends in readouts falls with the width.
+    late = score or (role == "decoder" if prefix == BRANCH else weighs and not prefix)
+    late |= bool(_LATE.search(short(bare))) and not prefix
+    group = prefix + folded(bare if vector else short(bare))
+    role = prefix.strip() or (ON_STREAM if role == STREAM else role)
+    weight = plan.params.get(bare.removesuffix("bias") + "weight", record) if vector else record
+    generates = weight.kind.value.startswith("generated")  # a bias as the weight that it belongs to
+    kind, summed = record.kind.value, record.branches > 1.0
+    return Layer(group, role, late, generates, kind, vector and not prefix, summed)
 
 
 def _told_apart(found: dict[str, Layer]) -> dict[str, Layer]:

@@ -7,6 +7,7 @@ fails is thick and dark and carries a cross.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,18 +25,24 @@ if TYPE_CHECKING:
 
 TITLES = {
     "features": "features at initialisation",
-    "change": "change of features",
+    "start": "x · W at initialisation",
+    "branch": "added to the stream by each branch",
+    "step": "size of the update  |x| |ΔW|",
     "own": "own contribution  x · ΔW",
-    "branch": "added to the stream",
+    "change": "change of features",
     "decay": "learning rate · weight decay",
+    "eps": "epsilon beside the gradient",
     "forgotten": "initial weights forgotten",
     "norm": "weight norm",
-    "energy": "Dirichlet energy",
 }
-MOST, CLIP = 7, 5.0
+ALWAYS = ("features", "branch", "step", "own", "change", "forgotten")
+"""Panels that are drawn wherever there is something to draw; others only where something fails."""
+
+MOST, CLIP, LETTERS = 6, 5.0, 24
 MARKS, DASHES = "osD^vP*hX<>", ("-", "--", "-.", ":")
-FREE, BAD = "0.5", "#b00020"
-GOOD = ("#1b4f72", "#2e86c1", "#117a65", "#7d6608", "#6c3483", "#5d6d7e", "#273746")
+INK, PAPER, WEDGE, RULE = "#1a1a1a", "#fefefe", "#dedede", "#c9c9c9"
+FREE, BAD = "#7f7f7f", "#b00020"
+GOOD = ("#1b4f72", "#2e86c1", "#117a65", "#7d6608", "#6c3483", "#5d6d7e")
 SIZES = {"width": "width D", "depth": "depth L"}
 Label = tuple[float, str, str, bool]
 """Where a line ends, what is written there, in which colour, and whether it fails."""
@@ -43,21 +50,20 @@ WORDS = {True: "transfer", False: "standard", "mup": "mup"}
 
 
 def plot_report(report: CoordReport, path: Path, title: str = "") -> Path:
-    """Panels by quantity (columns) and size (rows), lines by layer."""
-    figure = report_figure(report, title)
+    """Panels by quantity (rows) and size (columns), lines by layer."""
+    figure = report_figure(report)
+    _headline(figure, report, title)
     return _saved(figure, path)
 
 
-def report_figure(report: CoordReport, title: str = "") -> Figure:
+def report_figure(report: CoordReport) -> Figure:
+    """The panels alone, as wide as a page of paper."""
     kinds, axes = _present(report)
-    figure, panels = _panels(len(axes), len(kinds))
-    for row, axis in enumerate(axes):
-        for column, kind in enumerate(kinds):
-            panel = panels[row][column]
+    figure, panels = _panels(len(kinds), len(axes), wide=3.6, high=1.9)
+    for kind, row in zip(kinds, panels, strict=True):
+        for axis, panel in zip(axes, row, strict=True):
             _beside(panel, *_draw(panel, report, kind, axis))
-            panel.set_title(TITLES[kind] if row == 0 else "", fontsize=11, fontweight="bold")
-            panel.set_ylabel("relative to the smallest" if column == 0 else "")
-    _headline(figure, report, title)
+        row[0].set_title(TITLES[kind], fontsize=8.5, fontweight="bold", loc="left", color=INK)
     return figure
 
 
@@ -66,7 +72,7 @@ def compare_plots(reports: Mapping[str, CoordReport], path: str | Path, title: s
     wanted = [("own", "width"), ("change", "width"), ("features", "depth"), ("change", "depth")]
     have = {(s.kind, s.axis) for r in reports.values() for s in r.all_slopes}
     rows = [pair for pair in wanted if pair in have]
-    figure, panels = _panels(len(rows), len(reports), wide=4.6, high=2.7)
+    figure, panels = _panels(len(rows), len(reports), wide=3.6, high=2.1)
     for (kind, axis), row in zip(rows, panels, strict=True):
         drawn = [_draw(p, r, kind, axis) for p, r in zip(row, reports.values(), strict=True)]
         low = min(p.get_ylim()[0] for p in row)
@@ -75,20 +81,21 @@ def compare_plots(reports: Mapping[str, CoordReport], path: str | Path, title: s
             if sizes:
                 _ticks(panel, low, high)
                 _beside(panel, sizes, labels)
-        row[0].set_ylabel(TITLES[kind], fontsize=10, fontweight="bold")
+        row[0].set_ylabel(TITLES[kind], fontsize=8, fontweight="bold")
     for panel, (name, report) in zip(panels[0], reports.items(), strict=True):
         word = report.verdict.word
         colour = BAD if word == FAIL else "black"
-        panel.set_title(f"{name}: {word.upper()}", fontsize=14, fontweight="bold", color=colour)
+        panel.set_title(f"{name}: {word.upper()}", fontsize=10, fontweight="bold", color=colour)
     if title:
-        figure.suptitle(title, fontsize=13, x=0.01, ha="left")
+        figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     return _saved(figure, Path(path))
 
 
 def _present(report: CoordReport) -> tuple[list[str], list[str]]:
     have = {(s.kind, s.axis) for s in report.all_slopes}
-    order = ("decay", "forgotten", "norm", "features", "branch", "own", "change")
-    kinds = [k for k in order if k in {kind for kind, _ in have}]
+    failing = {s.kind for s in report.all_slopes if s.status == FAIL}
+    drawn = {kind for kind, _ in have if kind in ALWAYS or kind in failing}
+    kinds = [kind for kind in TITLES if kind in drawn]
     axes: list[str] = [a for a in ("width", "depth") if a in {axis for _, axis in have}]
     return kinds or ["features"], axes or ["width"]
 
@@ -98,25 +105,32 @@ def _panels(rows: int, columns: int, wide: float = 4.4, high: float = 3.3) -> tu
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(wide * columns + 0.4, high * rows + 0.9), layout="constrained")
+    figure = Figure(figsize=(wide * columns, high * rows), layout="constrained", facecolor=PAPER)
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for panel in panels.flat:
+        panel.set_facecolor(PAPER)
+        panel.tick_params(labelsize=7.5, colors=INK)
+        panel.spines[:].set_color(INK)
+    return figure, panels
 
 
-def _chosen(report: CoordReport, kind: str, axis: str) -> list[Slope]:
-    """One line a layer: where it fails most, else the last; at most `MOST`, failing ones first."""
+def _chosen(report: CoordReport, kind: str, axis: str) -> tuple[list[Slope], int]:
+    """One line per layer, where it strays most; at most `MOST`, the failing ones first; and how
+    many were left out."""
     best: dict[str, Slope] = {}
     for slope in report.all_slopes:
-        if (slope.kind, slope.axis) != (kind, axis) or not np.isfinite(slope.slope):
-            continue
-        old = best.get(slope.layer)
-        worse = (slope.status == FAIL, abs(slope.excess)) if slope.status == FAIL else (False, 0.0)
-        if old is None or worse >= ((old.status == FAIL, abs(old.excess))
-                                    if old.status == FAIL else (False, 0.0)):  # fmt: skip
-            best[slope.layer] = slope
+        if (slope.kind, slope.axis) == (kind, axis) and np.isfinite(slope.slope):
+            old = best.get(slope.layer)
+            if old is None or _weight(slope) > _weight(old):
+                best[slope.layer] = slope
     ordered = [s for s in best.values() if not _twin(s, best)]
-    kept = sorted(ordered, key=lambda s: (s.status != FAIL, -abs(s.excess)))[:MOST]
-    return [s for s in ordered if s in kept]
+    kept = sorted(ordered, key=_weight, reverse=True)[:MOST]
+    return [s for s in ordered if s in kept], len(ordered) - len(kept)
+
+
+def _weight(slope: Slope) -> tuple[bool, bool, float]:
+    return slope.status == FAIL, slope.side == "both", abs(slope.excess)
 
 
 def _twin(slope: Slope, others: Mapping[str, Slope]) -> bool:
@@ -129,14 +143,15 @@ def _draw(
     panel: Axes, report: CoordReport, kind: str, axis: str
 ) -> tuple[list[float], list[Label]]:
     """The lines of a panel; their labels are placed once the limits are known."""
-    slopes = _chosen(report, kind, axis)
+    slopes, left_out = _chosen(report, kind, axis)
     sizes = sorted({x for s in slopes for x, _ in line_means(report, s)})
     labels: list[Label] = []
     if len(sizes) < 2:
         _empty(panel)
         return [], labels
-    expected = -1.0 if (kind, axis) == ("branch", "depth") else 0.0
-    _wedge(panel, sizes, expected, report.tolerance)
+    common = [s.expected for s in slopes if s.side] or [0.0]
+    expected = max(set(common), key=common.count)
+    _wedge(panel, sizes, expected, max([s.room for s in slopes if s.side] or [report.tolerance]))
     for number, slope in enumerate(slopes):
         points = line_means(report, slope)
         x = [p[0] for p in points]
@@ -144,21 +159,32 @@ def _draw(
         bad, free = slope.status == FAIL, slope.side != "both"
         colour = BAD if bad else FREE if free else GOOD[number % len(GOOD)]
         panel.plot(
-            x, y, color=colour, marker=MARKS[number % len(MARKS)], markersize=7 if bad else 5,
-            linestyle=DASHES[number % len(DASHES)], linewidth=2.8 if bad else 1.3,
-            markerfacecolor=colour if bad else "white", zorder=3 if bad else 2,
+            x, y, color=colour, marker=MARKS[number % len(MARKS)], markersize=5 if bad else 3.5,
+            linestyle=DASHES[number % len(DASHES)], linewidth=2.0 if bad else 1.0,
+            markerfacecolor=colour if bad else PAPER, zorder=3 if bad else 2,
         )  # fmt: skip
-        mark = "✗ " if bad else ""
-        hint = " (may fall)" if slope.side == "up" and slope.slope < -report.tolerance else ""
-        text = f"{mark}{slope.label}  {slope.slope:+.2f}{hint}"
-        labels.append((float(y[-1]), text, colour, bad))
+        labels.append((float(y[-1]), _label(slope, report.tolerance), colour, bad))
     ends = [*(end for end, *_ in labels), expected * (sizes[-1] - sizes[0]), 0.0]
     _ticks(panel, max(min(ends) - 0.5, -CLIP), min(max(ends) + 0.5, CLIP))
     panel.set_xticks(sizes, [f"{round(2**s)}" for s in sizes])
-    panel.set_xlabel(SIZES[axis])
-    panel.grid(axis="y", linewidth=0.3, color="0.8")
+    panel.set_xlabel(SIZES[axis], fontsize=8, color=INK, loc="left", labelpad=1)
+    panel.grid(axis="y", linewidth=0.3, color=RULE)
     panel.spines[["top", "right"]].set_visible(False)
+    if left_out:
+        panel.text(1.0, -0.2, f"and {left_out} more, inside", transform=panel.transAxes, fontsize=7,
+                   ha="right", va="top", color=FREE)  # fmt: skip
     return sizes, labels
+
+
+def _label(slope: Slope, tolerance: float) -> str:
+    """A name that fits beside its panel, and the slope."""
+    name = slope.layer.removeprefix("branch of ").replace("logits of", "logits")
+    if slope.place in ("1/4", "1/2"):
+        name += f" {slope.place}"
+    if len(name) > LETTERS:
+        name = "…" + name[1 - LETTERS :]
+    late = " (may fall)" if slope.side == "up" and slope.slope < -tolerance else ""
+    return f"{'✗ ' if slope.status == FAIL else ''}{name}  {slope.slope:+.2f}{late}"
 
 
 def _empty(panel: Axes) -> None:
@@ -167,15 +193,15 @@ def _empty(panel: Axes) -> None:
     panel.set_yticks([])
     panel.spines[:].set_visible(False)
     panel.text(0.5, 0.5, "finite at fewer than two sizes", transform=panel.transAxes,
-               ha="center", va="center", fontsize=9, color="0.4")  # fmt: skip
+               ha="center", va="center", fontsize=8, color=FREE)  # fmt: skip
 
 
 def _wedge(panel: Axes, sizes: Sequence[float], expected: float, tolerance: float) -> None:
     run = np.array(sizes) - sizes[0]
     panel.fill_between(
-        sizes, (expected - tolerance) * run, (expected + tolerance) * run, color="0.88", zorder=0
+        sizes, (expected - tolerance) * run, (expected + tolerance) * run, color=WEDGE, zorder=0
     )
-    panel.plot(sizes, expected * run, color="0.55", linewidth=0.8, zorder=1)
+    panel.plot(sizes, expected * run, color=FREE, linewidth=0.8, zorder=1)
 
 
 def _ticks(panel: Axes, low: float, high: float) -> None:
@@ -195,7 +221,7 @@ def _beside(panel: Axes, sizes: Sequence[float], labels: Sequence[Label]) -> Non
     if not labels:
         return
     low, high = panel.get_ylim()
-    gap = min((high - low) / 12, (high - low) / len(labels))
+    gap = (high - low) / max(8, len(labels))
     ordered = sorted(labels)
     ends = [min(max(end, low), high) for end, *_ in ordered]
     bottom = low + gap / 2  # clear of the axis
@@ -206,12 +232,13 @@ def _beside(panel: Axes, sizes: Sequence[float], labels: Sequence[Label]) -> Non
             spots[i], spots[i + 1] = spots[i] - push, spots[i + 1] + push
         spots = [min(max(spot, bottom), high) for spot in spots]
     run = sizes[-1] - sizes[0]
-    panel.set_xlim(sizes[0] - 0.04 * run, sizes[-1] + 1.05 * run)
+    panel.set_xlim(sizes[0] - 0.04 * run, sizes[-1] + 1.5 * run)
+    panel.spines["bottom"].set_bounds(sizes[0] - 0.04 * run, sizes[-1])
     for (_, text, colour, bad), end, spot in zip(ordered, ends, spots, strict=True):
         x = [sizes[-1], sizes[-1] + 0.06 * run]
         panel.plot(x, [end, spot], color=colour, linewidth=0.6, clip_on=False)
         panel.text(
-            sizes[-1] + 0.08 * run, spot, text, color=colour, fontsize=8, va="center",
+            sizes[-1] + 0.08 * run, spot, text, color=colour, fontsize=7.5, va="center",
             fontweight="bold" if bad else "normal", clip_on=False,
         )  # fmt: skip
 
@@ -220,16 +247,17 @@ def _headline(figure: Figure, report: CoordReport, title: str) -> None:
     verdict = report.verdict
     how = report.settings.get("transfer", "")
     name = WORDS.get(how, f"custom: {how}")
-    text = f"{verdict.word.upper()}   {title or name}   ({verdict.checked})"
-    if verdict.layers:
-        text += f"\nat fault: {', '.join(verdict.layers[:4])}"
-    figure.suptitle(
-        text, x=0.01, ha="left", fontsize=13, fontweight="bold",
-        color=BAD if verdict.word == FAIL else "black",
-    )  # fmt: skip
+    lines = [f"{verdict.word.upper()}   {title or name}", verdict.checked]
+    if verdict.cause:
+        lines.append(f"first cause: {verdict.cause.layer}")
+    text = "\n".join(textwrap.fill(line, 100) for line in lines)
+    colour = BAD if verdict.word == FAIL else INK
+    figure.suptitle(text, x=0.01, ha="left", fontsize=8.5, fontweight="bold", color=colour)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.16 * (text.count("\n") + 2))
 
 
 def _saved(figure: Figure, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=160)
     return path

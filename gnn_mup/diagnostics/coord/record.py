@@ -1,7 +1,7 @@
-"""One forward pass, watched: features, their change, each layer's own contribution, the stream.
+"""One forward pass, watched: features, their change, what each parameter itself contributes.
 
 `Recorder` is a function mode that is active inside the model's forward call only. It sees every
-contraction with a parameter, wherever it is written (`nn.Linear`, a raw ``x @ self.weight``, a
+product with a parameter, wherever it is written (`nn.Linear`, a raw ``x @ self.weight``, a
 slice of a relation's weights, the inside of `nn.MultiheadAttention`), and every residual sum.
 Nothing is run twice, no graph is kept: what stays are numbers, the initial weights, and a bounded
 number of rows of the initial features.
@@ -9,49 +9,29 @@ number of rows of the initial features.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
+import torch_geometric
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch_geometric.nn import MessagePassing
 
-from ...surgery import rewrite
-from ..tensors import (
-    Edges,
-    active,
-    data_of,
-    first_tensor,
-    gathered,
-    later,
-    parts_of,
-    rms,
-    thinned,
-    transparent,
+from ..tensors import Edges, active, data_of, outputs_of, parts_of, rms, thinned, transparent
+from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product
+from .quiet import Quiet
+from .stream import Stream, Sums
+
+LIBRARIES = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(torch_geometric.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
 )
-
-EDITED = rewrite.__file__
-"""Residual sums of a transferred model run through the helpers of this file."""
-
-CHANCE, ALIGNED = " by chance", " if aligned"
-"""End the kinds that say how large another one would be among unrelated numbers, or where all
-terms of its sum have one sign."""
-
-Place = tuple[str, int]
-"""File and line of a sum in somebody's forward."""
-
-_LINEAR = frozenset({"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"})
-_ADDED = frozenset({"addmm", "baddbmm"})
-_TIMES = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
-_CONTRACTIONS = _LINEAR | _ADDED | _TIMES | {"embedding"}
-_SCALINGS = frozenset({"div", "__truediv__", "true_divide", "mul", "__mul__", "__rmul__"})
-_SUMS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+LOGITS = "logits of "
+"""Begins the name of what attention puts into its softmax."""
 
 
 class Value(NamedTuple):
@@ -64,15 +44,14 @@ class Value(NamedTuple):
     value: Tensor
 
 
-class Recorder(TorchFunctionMode):
+class Recorder(Quiet):
     """Watches the first forward call of every step.
 
     Args:
         model: the model; its parameters as they are now count as the initial ones.
-        sums: where residual sums stand in the source (a plan's branches), and in which modules:
-            the same line may add something else in another object of the class.
-        decoders: their parameters; a sum behind one is a sum of readouts, not the stream.
+        sums: where the plan found residual sums, or None.
         edges: the graph's edges, for smoothness along them, or None.
+        dropout: leave dropout on.
         rows: how many rows of features are kept from the initial state.
         own_rows: how many rows the product ``x . dW`` is taken on.
     """
@@ -80,27 +59,33 @@ class Recorder(TorchFunctionMode):
     def __init__(
         self,
         model: nn.Module,
-        sums: Mapping[Place, Collection[str]] | None = None,
-        decoders: Collection[str] = (),
+        sums: Sums | None = None,
         edges: Edges | None = None,
+        dropout: bool = False,
         rows: int = 128,
         own_rows: int = 32,
     ) -> None:
-        super().__init__()
-        self.model, self.edges = model, edges
-        self.sums, self.decoders = dict(sums or {}), frozenset(decoders)
-        self.modules = {id(m): name for name, m in model.named_modules()}
-        self.rows, self.own_rows = rows, own_rows
-        matrices = {n: p for n, p in model.named_parameters() if p.dim() >= 2 and p.requires_grad}
-        self.names = {id(p): name for name, p in matrices.items()}
-        self.start = {name: p.detach().clone() for name, p in matrices.items()}
+        super().__init__(dropout)
+        self.model, self.rows, self.own_rows = model, rows, own_rows
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self.start = Start({n: p for n, p in trained.items() if p.dim() >= 2})
+        self.vectors = {n: p for n, p in trained.items() if p.dim() < 2}
+        self._vector_names = {id(p): n for n, p in self.vectors.items()}
+        self._vector_start = {n: p.detach().clone() for n, p in self.vectors.items()}
         self.values: list[Value] = []
+        self.flow: dict[str, int] = {}
+        """Where each parameter was first met, in the order of the forward pass."""
+        self.sources: dict[str, str] = {}
+        """The line of somebody's own code in which each parameter or sum was first met."""
+        self.felt: set[str] = set()
+        """Parameters that a gradient has reached."""
+        self._moves: dict[str, Tensor] = {}
+        self.stream = Stream(self, sums or Sums(), edges)
+        self._outputs: frozenset[str] = frozenset()
         self._initial: dict[tuple[str, int], Tensor] = {}
         self._calls: dict[str, int] = {}
-        self._places: dict[str, tuple[str, int, int]] = {}
-        self._scratch = torch.empty(0)
         self._literal: tuple[Tensor | None, int] = (None, 0)
-        self._step, self._open, self._order, self._sums, self._last = -1, False, 0, 0, ""
+        self.step, self.last, self._open, self._order = -1, "", False, 0
 
     # -- when ---------------------------------------------------------------------------------
 
@@ -112,17 +97,16 @@ class Recorder(TorchFunctionMode):
             self.model.register_forward_hook(self._leave, always_call=True),
         ]
         try:
-            with self._message_passing():
-                yield
+            yield
         finally:
             for hook in hooks:
                 hook.remove()
 
     def expect(self, step: int) -> None:
         """The next forward call belongs to this step."""
-        self._step, self._order, self._sums, self._last = step, 0, 0, ""
+        self.step, self._order, self.last = step, 0, ""
         self._calls, self._open, self._literal = {}, True, (None, 0)
-        self._chance: tuple[Tensor, float] | None = None
+        self.stream.restart()
 
     @property
     def met(self) -> bool:
@@ -138,91 +122,109 @@ class Recorder(TorchFunctionMode):
             return
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._open, self._literal = False, (None, 0)
-        found = first_tensor(output)
-        if found is not None:
-            with torch.no_grad():
-                self._features("output", found.detach())
-                if self._chance is not None and self.values[-1].kind == "change":
-                    size = self.values[-1].value * self._chance[0]
-                    self._note("output", f"change{CHANCE}", size)
-                    self._note("output", f"change{ALIGNED}", size * self._chance[1])
+        with torch.no_grad():
+            outputs = outputs_of(output)
+            self._outputs = self._outputs or frozenset(outputs)
+            for path in self._outputs & outputs.keys():  # those that had a gradient at first
+                self.features(f"output {path}".strip(), outputs[path].detach())
 
-    def gradients(self) -> None:
-        """RMS of the gradients, behind a backward pass."""
+    def stepped(self) -> None:
+        """Behind a step: RMS of each gradient that reaches its parameter for the first time, and of
+        the first move of each gain, bias and scalar. Later ones may take it back: the gradient of a
+        single number changes its sign."""
         for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None and name in self.start:
-                gradient = parameter.grad
+            gradient = parameter.grad
+            if gradient is not None and name not in self.felt and parameter.requires_grad:
                 gradient = gradient.coalesce().values() if gradient.is_sparse else gradient
-                self._note(name, "gradient", rms(gradient))
+                self.note(name, "gradient", rms(gradient))
+                self.felt.add(name)
+        for name in [n for n in self._vector_start if n not in self._moves]:
+            move = rms(self.vectors[name].detach() - self._vector_start[name])
+            if move > 0:
+                self._moves[name] = move
+
+    def vectors_moved(self) -> None:
+        """Note those moves, behind the last step."""
+        for name, move in self._moves.items():
+            self.note(name, "own", move)
 
     # -- what ---------------------------------------------------------------------------------
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+    def watched(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """One call of torch, run and looked at."""
         if name == "multi_head_attention_forward":
             with self:
                 return transparent(func)(*args, **kwargs)
-        if name in _SUMS and len(args) > 1 and (place := self._residual_place()):
-            return self._sum(func, args, kwargs, place)
+        if self.stream.is_sum(name, args):
+            return self.stream.add(func, args, kwargs)
+        if not self.step:
+            self._meet(args, kwargs)
         out = func(*args, **kwargs)
-        if name in _SCALINGS and args[0] is self._literal[0]:
+        if name in SCALINGS and args[0] is self._literal[0]:
             self._scale(name, args[1] if len(args) > 1 else None)
-        if name in _CONTRACTIONS and isinstance(out, Tensor):
-            self._contraction(name, func, args, kwargs, out)
+        if name in PRODUCTS and isinstance(out, Tensor):
+            self._product(name, func, args, kwargs, out)
+        elif not self.step and name in ("softmax", "scaled_dot_product_attention"):
+            self._logits(name, args, kwargs)
         return out
 
-    def _contraction(self, name: str, func: Any, args: Any, kwargs: Any, out: Tensor) -> None:
-        owners = [self._owner(value) for value in args]
+    def _meet(self, args: Any, kwargs: Any) -> None:
+        """Vectors have their place in the flow where they are first used."""
+        for value in (*args, *kwargs.values()):
+            name = self._vector_names.get(id(value))
+            if name is not None:
+                self.met_at(name)
+
+    def _product(self, name: str, func: Any, args: Any, kwargs: Any, out: Tensor) -> None:
+        owners = [self.start.owner(value) for value in args]
         index = next((i for i, owner in enumerate(owners) if owner), -1)
         parameter = owners[index] if index >= 0 else None
         if parameter is None or sum(owner is not None for owner in owners) > 1:
             return  # bases put together, learned queries: weights among themselves
         weight = args[index]
-        if name in _TIMES and (weight.dim() < 3 or weight.shape[0] != 1):
-            return  # a gain, a mask, a scaled weight: no contraction
-        self._last = parameter
+        if name in TIMES and (weight.dim() < 3 or weight.shape[0] != 1):
+            return  # a gain, a mask, a scaled weight: no product
+        self.last = parameter
+        self.met_at(parameter)
         self._literal = (None, 0) if name == "linear" else (out, len(self.values))
         with torch.no_grad():
-            other = data_of(args, index)
-            if other is not None and not self._step:
-                some = thinned(other, self.own_rows)
-                self._note(parameter, "input", size := rms(some))
-                self._note(parameter, "active", active(some, size))
-            result = out.detach().sum(-1, keepdim=True) if name in _TIMES else out.detach()
-            moved = self._moved(weight) if self._step else None
-            own = None if moved is None else self._own(name, func, args, kwargs, index, moved)
-            if other is not None and name == "linear":
-                self._by_chance(parameter, moved, other, result)
-            rows = self.start[parameter].shape[0]
+            other, terms = data_of(args, index), fan_in(name, weight, index)
+            size = None if other is None else rms(thinned(other, self.own_rows))
+            if size is not None:
+                self.note(parameter, "input", size)
+            if other is not None and not self.step:
+                self.note(parameter, "active", active(thinned(other, self.own_rows), size))
+            if size is None:  # a look-up
+                size = torch.ones(())
+            moved = self.start.moved(weight) if self.step else None
+            own = None
+            if moved is not None:
+                own = own_product(name, func, args, kwargs, index, moved, self.own_rows)
+            result = out.detach().sum(-1, keepdim=True) if name in TIMES else out.detach()
+            rows = self.start.weights[parameter].shape[0]
             for part, suffix in parts_of(parameter, weight, rows):
-                self._features(parameter + suffix, result[..., part])
-                if own is not None:
-                    self._note(parameter + suffix, "own", rms(own[..., part]))
+                self.features(parameter + suffix, result[..., part])
+                if terms and not self.step:
+                    scale = rms(weight[part] if suffix else weight) * terms**0.5
+                    self.note(parameter + suffix, "start", scale * size)
+                if own is not None and moved is not None:
+                    self.note(parameter + suffix, "own", rms(own[..., part]))
+                    if terms:
+                        change = rms(moved[part] if suffix else moved)
+                        self.note(parameter + suffix, "step", change * terms * size)
 
-    def _by_chance(self, parameter: str, moved: Tensor | None, x: Tensor, result: Tensor) -> None:
-        """How large ``x . dW`` would be if dW knew nothing of x, and ``dx . W0``, of a decoder, if
-        dx knew nothing of W0: both fall like 1/sqrt(D), however well the rest transfers. And how
-        large if they knew all: that must stay, or an exponent is wrong."""
-        some, key = thinned(x, self.own_rows), (f"input of {parameter}", 0)
-        if moved is None:
-            if parameter in self.decoders:
-                self._initial.setdefault(key, some.clone())
-            return
-        terms = some.shape[-1] ** 0.5
-        self._note(parameter, f"own{CHANCE}", size := terms * rms(moved) * rms(some))
-        self._note(parameter, f"own{ALIGNED}", terms * size)
-        before = self._initial.get(key)
-        if before is not None and before.shape == some.shape:
-            size = terms * rms(self.start[parameter]) * rms(some - before)
-            self._note(parameter, f"change{CHANCE}", size)
-            self._note(parameter, f"change{ALIGNED}", terms * size)
-            first = self._initial.get((parameter, self._calls.get(parameter, -1) + 1))
-            now = thinned(result, self.rows)
-            if first is not None and first.shape == now.shape:
-                self._chance = size / (rms(now - first) + 1e-30), terms
+    def _logits(self, name: str, args: Any, kwargs: Any) -> None:
+        """What attention puts into its softmax, of the last parameter that was met."""
+        if name == "softmax":
+            logits = args[0] if args else kwargs.get("input")
+            masked = logits[torch.isfinite(logits)] if isinstance(logits, Tensor) else None
+        else:
+            query, key = (x.detach() for x in args[:2])
+            scale = kwargs.get("scale") or query.shape[-1] ** -0.5
+            masked = query.flatten(0, -3)[:4] @ key.flatten(0, -3)[:4].transpose(-1, -2) * scale
+        if masked is not None and self.last:
+            with torch.no_grad():
+                self.note(LOGITS + self.last, "features", rms(masked))
 
     def _scale(self, name: str, factor: Any) -> None:
         """``x @ W / sqrt(D)``, as papers write it: the number belongs to the layer."""
@@ -232,179 +234,61 @@ class Recorder(TorchFunctionMode):
             return
         factor = 1.0 / factor if "div" in name else factor
         for i in range(first, len(self.values)):
-            if self.values[i].kind.split()[0] in ("features", "change", "own"):
+            if self.values[i].kind in ("features", "change", "own", "start", "step"):
                 self.values[i] = self.values[i]._replace(value=self.values[i].value * abs(factor))
-
-    def _own(
-        self, name: str, func: Any, args: Any, kwargs: Any, index: int, moved: Tensor
-    ) -> Tensor:
-        """The same contraction with ``dW`` in the place of ``W``, on some of the rows."""
-        changed = list(args)
-        changed[index] = moved
-        if name == "linear":
-            return F.linear(thinned(args[0].detach(), self.own_rows), changed[1])
-        if name in _ADDED:
-            changed[0] = torch.zeros_like(args[0])
-        data = next((i for i, a in enumerate(args) if i != index and isinstance(a, Tensor)), None)
-        ordinary = index == 1 and changed[1].dim() == 2 and name in _LINEAR - {"einsum"}
-        if data is not None and (ordinary or name == "embedding"):
-            flat = args[data].detach()
-            flat = flat.reshape(-1, 1) if name == "embedding" else flat
-            changed[data] = thinned(flat, self.own_rows)
-        out: Tensor = func(*changed, **kwargs)
-        return out.sum(-1, keepdim=True) if name in _TIMES else out
-
-    def _moved(self, weight: Tensor) -> Tensor:
-        """``W - W0``, seen through the same view as ``weight``."""
-        base = weight if id(weight) in self.names else weight._base
-        assert base is not None
-        start = self.start[self.names[id(base)]]
-        moved = torch.sub(base.detach(), start, out=self._room(start))
-        if base is weight:
-            return moved
-        return moved.as_strided(
-            weight.size(), weight.stride(), weight.storage_offset() - base.storage_offset()
-        )
-
-    def _room(self, like: Tensor) -> Tensor:
-        """Memory for one difference, used again and again: fresh pages cost more than the sum."""
-        old = self._scratch
-        same = (old.dtype, old.device) == (like.dtype, like.device)
-        if old.numel() < like.numel() or not same:
-            self._scratch = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
-        return self._scratch[: like.numel()].as_strided(like.size(), like.stride())
-
-    def _owner(self, value: Any) -> str | None:
-        if not isinstance(value, Tensor):
-            return None
-        return self.names.get(id(value)) or self.names.get(id(value._base))
-
-    # -- the stream ---------------------------------------------------------------------------
-
-    def _residual_place(self) -> tuple[str, int, int] | None:
-        """Where the sum that runs now stands, if at a known place, or if it is one we edited."""
-        if self._last in self.decoders:
-            return None
-        frame: FrameType | None = sys._getframe(2)
-        edited = False
-        while frame is not None and frame.f_code.co_filename == EDITED:
-            frame, edited = frame.f_back, True
-        for _ in range(3):
-            if frame is None:
-                return None
-            code = frame.f_code
-            if edited and self.sums.get((code.co_filename, frame.f_lineno)) == set():
-                return None  # states that are added up: scaled too, but no branch
-            if edited or self._known(frame):
-                return code.co_filename, code.co_firstlineno, frame.f_lasti
-            frame = frame.f_back
-        return None
-
-    def _known(self, frame: FrameType) -> bool:
-        """Whether a residual sum stands at a frame's line, in the object whose method it runs."""
-        owners = self.sums.get((frame.f_code.co_filename, frame.f_lineno))
-        if owners is None:
-            return False
-        first = frame.f_code.co_varnames[:1]
-        running = self.modules.get(id(frame.f_locals.get(*first))) if first else None
-        return running is None or running in owners
-
-    def _sum(self, func: Any, args: Any, kwargs: Any, place: tuple[str, int, int]) -> Any:
-        left, right = args[0], args[1]
-        if not (isinstance(left, Tensor) and isinstance(right, Tensor) and left.dim() > 1):
-            return func(*args, **kwargs)
-        edited = sys._getframe(2).f_code.co_filename == EDITED
-        branch = right if edited else later(left, right)
-        if branch is not None:
-            size = rms(thinned(branch.detach(), self.rows)) * abs(kwargs.get("alpha", 1.0))
-            self._note(f"branch of {self._last}" if self._last else "branch", "branch", size)
-        out: Tensor = func(*args, **kwargs)
-        with torch.no_grad():
-            name, stream = f"stream.{self._sums}", out.detach()
-            self._places[name] = place
-            self._sums += 1
-            self._features(name, stream)
-            self._note(name, "active", active(thinned(stream, self.own_rows)))
-            self._smoothness(name, stream)
-        return out
-
-    def _smoothness(self, name: str, x: Tensor) -> None:
-        """Dirichlet energy over the mean square, and the mean average (cosine) distance."""
-        if self.edges is None or x.dim() != 2 or x.shape[0] != self.edges.nodes:
-            return
-        a, b = x[self.edges.source], x[self.edges.target]
-        square = 0.5 * (a.square() + b.square()).sum(-1).mean()
-        energy = (a - b).square().sum(-1).mean() / (2 * square + 1e-30)
-        self._note(name, "energy", energy)
-        self._note(name, "distance", 1 - F.cosine_similarity(a, b, dim=-1).mean())
-
-    # -- message passing ----------------------------------------------------------------------
-
-    @contextmanager
-    def _message_passing(self) -> Iterator[None]:
-        """RMS of aggregated rows over RMS of what they were gathered from, at initialisation."""
-        handles: list[Any] = []
-        sent: dict[str, Tensor] = {}
-
-        def message(name: str) -> Callable[..., None]:
-            def hook(module: Any, inputs: Any, out: Tensor) -> None:
-                if self._step == 0 and self._open:
-                    with torch.no_grad():  # a message may be more than x_j: x_j + edge features
-                        sent[name] = torch.maximum(rms(gathered(inputs[0], out)), rms(out))
-
-            return hook
-
-        def aggregate(name: str) -> Callable[..., None]:
-            def hook(module: Any, inputs: Any, out: Tensor) -> None:
-                if self._step == 0 and self._open and isinstance(out, Tensor):
-                    with torch.no_grad():
-                        source_rms = sent.pop(name, None)
-                        if source_rms is None:
-                            source_rms = rms(gathered(inputs[-1], out))
-                        self._note(name, "ratio", rms(out) / (source_rms + 1e-30))
-
-            return hook
-
-        for name, module in self.model.named_modules():
-            if isinstance(module, MessagePassing):
-                handles.append(module.register_message_forward_hook(message(name)))
-                handles.append(module.register_aggregate_forward_hook(aggregate(name)))
-                fused = module.register_message_and_aggregate_forward_hook
-                handles.append(fused(aggregate(name)))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     # -- keeping ------------------------------------------------------------------------------
 
-    def finished(self) -> list[Value]:
-        """All values; where a block has several sums, each has a stream of its own: what stands
-        before a norm is not compared with what stands behind it, nor nodes with edges."""
-        count = Counter(self._places.values())
-        if len(count) < 2 or max(count.values()) < 2:  # one sum a block, or layers written out
-            return self.values
-        number = {place: i for i, place in enumerate(dict.fromkeys(self._places.values()))}
-        names, seen = {}, Counter[int]()
-        for name, place in self._places.items():
-            which = number[place]
-            names[name] = f"stream {which + 1}.{seen[which]}" if which else f"stream.{seen[which]}"
-            seen[which] += 1
-        return [v._replace(name=names.get(v.name, v.name)) for v in self.values]
-
-    def _features(self, name: str, out: Tensor) -> None:
+    def features(self, name: str, out: Tensor) -> None:
+        """Note the size of features, and of their change since the first step."""
         if not out.is_floating_point():
             return
         some = thinned(out if out.dim() > 1 else out.reshape(-1, 1), self.rows)
         call = self._calls[name] = self._calls.get(name, -1) + 1
-        self._note(name, "features", rms(some))
+        self.note(name, "features", rms(some))
         key = (name, call)
-        if self._step == 0:
+        if self.step == 0:
             self._initial[key] = some.clone()
         elif key in self._initial and self._initial[key].shape == some.shape:
-            self._note(name, "change", rms(some - self._initial[key]))
+            self.note(name, "change", rms(some - self._initial[key]))
 
-    def _note(self, name: str, kind: str, value: Tensor) -> None:
-        self.values.append(Value(self._step, name, self._order, kind, value))
+    def nearest(self, tensor: Tensor) -> str:
+        """The weight that was the last to act on a tensor, by autograd's record of it."""
+        queue, seen = [tensor.grad_fn], set[Any]()
+        for node in queue:
+            if node is None or node in seen or len(seen) > 200:
+                continue
+            seen.add(node)
+            name = self.start.names.get(id(getattr(node, "variable", None)))
+            if name is not None:
+                return name
+            queue += [parent for parent, _ in node.next_functions]
+        return self.last
+
+    def met_at(self, name: str) -> None:
+        """Keep where in the flow, and where in the source, a name is first met."""
+        if name not in self.flow:
+            self.flow[name] = self._order
+            self.sources[name] = source_line()
+
+    def note(self, name: str, kind: str, value: Tensor) -> None:
+        self.values.append(Value(self.step, name, self._order, kind, value))
         self._order += 1
+
+    def finished(self) -> list[Value]:
+        """All values, those of the stream under their final names."""
+        return self.stream.renamed(self.values)
+
+
+def source_line() -> str:
+    """File and line of the nearest frame outside of torch, PyG and this package's recording."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(LIBRARIES) and not file.startswith("<"):
+            return f"{'/'.join(file.replace(os.sep, '/').split('/')[-3:])}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+__all__ = ["LOGITS", "Recorder", "Value"]

@@ -7,53 +7,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from gnn_mup import Plan
-
-from .layers import Layer, at, fractions, layers_of, places
-from .record import ALIGNED, CHANCE, Value
-from .slopes import (
-    FAIL,
-    FAMILIES,
-    PASS,
-    UNSURE,
-    Point,
-    Slope,
-    beyond_chance,
-    expectation,
-    fit,
-    judged,
-    usual_variances,
-)
-from .verdict import Verdict, conclude
-from .words import WIDTH_ONLY
+from .collect import Record
+from .conclude import conclude
+from .expect import expectation
+from .layers import Layer, at, places, unpacked
+from .slopes import APART, PASS, Point, Slope, fit, judged, usual_variances, with_interval
+from .verdict import Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
+LAST = {"change", "own", "step", "forgotten", "norm"}
+"""Kinds that are read behind the last step; all others at initialisation. ``input`` is both."""
 
-class Record(NamedTuple):
-    """One number of one run."""
-
-    width: int
-    depth: int | None
-    seed: int
-    step: int
-    name: str
-    layer: Layer
-    fraction: float
-    among: int
-    kind: str
-    value: float
-
-
-BESIDE = {kind + how for kind in ("change", "own") for how in (CHANCE, ALIGNED)}
-LAST = {"change", "own", "forgotten", "norm", *BESIDE}
-"""Kinds that are read behind the last step; all others at initialisation."""
-
-SLOPED = {"features", "change", "own", "branch", "gradient", "input", "decay", "forgotten", "norm",
-          "energy", "distance", *BESIDE}  # fmt: skip
+SLOPED = {"features", "start", "change", "own", "step", "branch", "gradient", "input",
+          "input at start", "decay", "eps", "forgotten", "norm", "energy", "distance"}  # fmt: skip
 
 Key = tuple[str, str, str]
 """Layer (folded), place, kind."""
@@ -73,11 +43,20 @@ class CoordReport:
         tolerance: float = 0.25,
         settings: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
+        ratios: Mapping[str, float] | None = None,
+        sources: Mapping[str, str] | None = None,
+        width_only: str = "",
     ) -> None:
+        """``ratios``: aggregated rows over messages, by layer, as the plan measured them.
+        ``sources``: where in the source each parameter is used. ``width_only``: why depth does not
+        transfer, where the plan says so."""
         self.records = list(records)
         self.tolerance = tolerance
         self.settings = dict(settings or {})
         self.notes = list(notes)
+        self.ratios = dict(ratios or {})
+        self.sources = dict(sources or {})
+        self.width_only = width_only
 
     @functools.cached_property
     def points(self) -> dict[Key, list[Point]]:
@@ -86,103 +65,127 @@ class CoordReport:
         runs: dict[tuple[str, str], dict[tuple[int, int | None, int], dict[float, float]]] = {}
         counts: dict[tuple[str, str], list[int]] = {}
         for r in self.records:
-            if r.kind in SLOPED and r.step == (steps if r.kind in LAST else 0):
-                group = (r.layer.group, r.kind)
-                run = runs.setdefault(group, {}).setdefault((r.width, r.depth, r.seed), {})
-                run[r.fraction] = r.value
+            kind = "input at start" if (r.kind, r.step) == ("input", 0) else r.kind
+            at_last = kind in LAST or kind == "input"
+            if kind in SLOPED and r.step == (steps if at_last else 0):
+                group = (r.layer.group, kind)
+                key = (r.run.width, r.run.length, r.run.seed)
+                runs.setdefault(group, {}).setdefault(key, {})[r.fraction] = r.value
                 counts.setdefault(group, []).append(r.among)
-        found: dict[Key, list[Point]] = {}
+        out: dict[Key, list[Point]] = {}
         for (layer, kind), values in runs.items():
             for place, fraction in places(layer, counts[layer, kind]).items():
-                found[layer, place, kind] = [
-                    (w, d, seed, at(v, fraction)) for (w, d, seed), v in values.items()
-                ]
-        return found
+                out[layer, place, kind] = [(*key, at(v, fraction)) for key, v in values.items()]
+        return {**out, **self._rates(out)}
+
+    def _rates(self, points: Mapping[Key, list[Point]]) -> dict[Key, list[Point]]:
+        """What is left of an update once its input and, under SGD, its gradient are taken away:
+        the learning rate, as it acts."""
+        out: dict[Key, list[Point]] = {}
+        for (layer, place, kind), steps in points.items():
+            if kind != "step" or not self.layers[layer].kind:
+                continue
+            rest = [points.get((unpacked(layer), place, "input"), [])]
+            if self.settings.get("family") == "sgd":
+                rest.append(points.get((unpacked(layer), place, "gradient"), []))
+            left = [{p[:3]: p[3] for p in values} for values in rest if values]
+            out[layer, place, "rate"] = [
+                (*p[:3], p[3] - sum(values.get(p[:3], math.nan) for values in left)) for p in steps
+            ]
+        return out
+
+    @functools.cached_property
+    def layers(self) -> dict[str, Layer]:
+        """Every folded layer."""
+        return {r.layer.group: r.layer for r in self.records}
 
     @functools.cached_property
     def all_slopes(self) -> list[Slope]:
         """Every slope, judged."""
-        layers = {r.layer.group: r.layer for r in self.records}
-        steps = int(self.settings.get("steps", 0))
-        coupled = bool(self.settings.get("coupled"))
-        fits = {}
-        for key, points in self.points.items():
-            for axis in () if key[2] in BESIDE else ("width", "depth"):
-                lines = _lines(points, axis)
-                if len({x for _, _, x, _ in lines}) > 1:
-                    fits[key, axis] = fit(lines)
+        points = {key: self._corrected(key, values) for key, values in self.points.items()}
+        fits = {(key, axis): fit(values, axis)
+                for key, (values, _) in points.items() for axis in ("width", "depth")}  # fmt: skip
         usual = usual_variances((key[2], axis, line) for (key, axis), line in fits.items())
+        felt = {r.layer.group for r in self.records if r.kind == "felt eps"}
         out = []
-        for ((group, place, kind), axis), line in fits.items():
-            if not math.isfinite(line.slope) and kind != "own":
+        for (key, axis), line in fits.items():
+            if not math.isfinite(line.slope):
                 continue
-            layer = layers[group]
-            low, high = line.interval(usual.get(FAMILIES.get(kind, kind), 0.0))
-            expected, side = expectation(layer, kind, axis, steps, coupled)
-            found = Slope(
-                group, place, kind, axis, line.slope, low, high, expected, side, layer.role
-            )
-            found = judged(found, self.tolerance)
-            falls = axis == "width" and side == "both" and found.slope < expected
-            if falls and found.status in (FAIL, UNSURE):
-                found = self._without_chance(found, usual.get(FAMILIES.get(kind, kind), 0.0))
-            out.append(found)
-        return out
+            group, place, kind = key
+            expected = expectation(self.layers[group], kind, axis, **self._circumstances)
+            side = "" if kind == "eps" and group not in felt else expected.side
+            slope = Slope(
+                group, place, kind, axis, line.slope, math.nan, math.nan, expected.slope, side,
+                self.layers[group].role, room=self.tolerance * expected.room,
+                status=APART if side and axis == "depth" and self.width_only else "",
+                corrected=points[key][1],
+            )  # fmt: skip
+            out.append(with_interval(slope, line, usual.get((kind, axis), 0.0)))
+        return _acting(judged(out))
 
-    def _without_chance(self, slope: Slope, usual: float) -> Slope:
-        """A quantity that falls with the width, once more without the part that falls in every
-        model: what unrelated numbers add up to. Not where its terms shrink themselves: that is
-        an exponent."""
-        beside = [(slope.layer, slope.place, slope.kind + how) for how in (CHANCE, ALIGNED)]
-        chance, aligned = (self.points.get(key) for key in beside)
-        if chance is None or aligned is None:
-            return slope
-        if not abs(fit(_lines(aligned, slope.axis)).slope) <= self.tolerance:
-            return slope
-        points = beyond_chance(self.points[slope.layer, slope.place, slope.kind], chance)
-        line = fit(_lines(points, slope.axis))
-        low, high = line.interval(usual)
-        again = judged(replace(slope, slope=line.slope, low=low, high=high), self.tolerance)
-        if again.status == PASS and abs(again.excess) > self.tolerance:
-            again = replace(again, status=UNSURE)
-        return again
+    @property
+    def _circumstances(self) -> dict[str, Any]:
+        return {
+            "steps": int(self.settings.get("steps", 0)),
+            "coupled": bool(self.settings.get("coupled")),
+            "falling_logits": bool(self.settings.get("relative")),
+        }
 
-    @functools.cached_property
-    def ratios(self) -> dict[str, float]:
-        """Aggregated rows over what they were gathered from: the largest of each layer."""
-        return _extreme(self.records, "ratio", max)
-
-    @functools.cached_property
-    def faintest(self) -> dict[str, float]:
-        """The same, the smallest of each layer."""
-        return _extreme(self.records, "ratio", min)
+    def _corrected(self, key: Key, points: list[Point]) -> tuple[list[Point], bool]:
+        """Updates under SGD of vectors, of what wakes up late and of what feeds many branches,
+        without what their gradients lack: those are sums of numbers that at first are unrelated;
+        they fall with the size in every parameterization, or cancel to noise."""
+        layer, place, kind = key
+        known = self.layers[layer]
+        among = known.late or known.summed or known.vector
+        if not (among and self.settings.get("family") == "sgd") or kind not in ("step", "own"):
+            return points, False
+        gradient = self.points.get((unpacked(layer), place, "gradient"), [])
+        lacking = {point[:3]: point[3] for point in gradient}
+        if not lacking:
+            return points, False
+        return [(*p[:3], p[3] - lacking.get(p[:3], math.nan)) for p in points], True
 
     @functools.cached_property
     def alive(self) -> dict[str, float]:
         """Active fraction of the stream (or, without one, of what hidden layers receive)."""
         roles = {r.layer.role for r in self.records}
         wanted = ("stream",) if "stream" in roles else ("residual", "hidden")
-        return _extreme([r for r in self.records if r.layer.role in wanted], "active", min)
+        runs: dict[tuple[str, str, int, int | None], list[float]] = {}
+        for r in self.records:
+            losses = self.losses.get((r.run.width, r.run.depth, r.run.seed), [0.0])
+            if r.kind == "active" and r.layer.role in wanted and math.isfinite(losses[0]):
+                key = (r.layer.group, r.name, r.run.width, r.run.depth)
+                runs.setdefault(key, []).append(r.value)
+        out: dict[str, float] = {}
+        for (group, *_), values in runs.items():
+            out[group] = min(out.get(group, 1.0), sum(values) / len(values))
+        return out
+
+    @functools.cached_property
+    def silent(self) -> tuple[str, ...]:
+        """Layers that no gradient reaches in any run: listed, and not judged."""
+        moved = {r.layer.group for r in self.records if r.kind in ("own", "step")}
+        quiet = dict.fromkeys(r.layer.group for r in self.records if r.kind == "silent")
+        return tuple(layer for layer in quiet if layer not in moved)
+
+    @functools.cached_property
+    def losses(self) -> dict[tuple[int, int | None, int], list[float]]:
+        """Of every run (width, depth, seed): the loss before each step and behind the last."""
+        out: dict[tuple[int, int | None, int], dict[int, float]] = {}
+        for r in self.records:
+            if r.kind == "loss":
+                out.setdefault((r.run.width, r.run.depth, r.run.seed), {})[r.step] = r.value
+        return {run: [values[t] for t in sorted(values)] for run, values in out.items()}
 
     @functools.cached_property
     def verdict(self) -> Verdict:
         """The conclusion over all sizes."""
-        return self._conclusion(self.all_slopes)
+        return conclude(self, self.all_slopes)
 
     def over(self, axis: str) -> Verdict:
         """The conclusion over one axis alone: "width" or "depth"."""
-        return self._conclusion([s for s in self.all_slopes if s.axis == axis])
-
-    def _conclusion(self, slopes: Sequence[Slope]) -> Verdict:
-        s = self.settings
-        depths = "" if not s.get("depths") else f", depths {_range(s['depths'])}"
-        seeds = len(s.get("seeds", ()))
-        checked = (
-            f"widths {_range(s.get('widths', ()))}{depths}, {s.get('steps')} steps of "
-            f"{s.get('optimizer')}, {seeds} seed{'s' if seeds != 1 else ''}"
-        )
-        limit = next((n for n in self.notes if WIDTH_ONLY in n), "").removeprefix("plan: ")
-        return conclude(slopes, self.ratios, self.alive, checked, self.faintest, limit)
+        return conclude(self, [s for s in self.all_slopes if s.axis == axis])
 
     @property
     def slopes(self) -> pd.DataFrame:
@@ -198,16 +201,16 @@ class CoordReport:
         return pd.DataFrame(rows, columns=names)
 
     def to_frame(self) -> pd.DataFrame:
-        """Every number: width, depth, seed, step, layer, group, role, fraction, kind, value."""
+        """Every number: width, depth, L, seed, step, layer, group, role, fraction, kind, value."""
         import pandas as pd
 
         rows = [
-            (r.width, r.depth, r.seed, r.step, r.name, r.layer.group, r.layer.role, r.fraction,
-             r.kind, r.value)
+            (r.run.width, r.run.depth, r.run.length, r.run.seed, r.step, r.name, r.layer.group,
+             r.layer.role, r.fraction, r.kind, r.value)
             for r in self.records
         ]  # fmt: skip
-        names = ["width", "depth", "seed", "step", "layer", "group", "role", "fraction", "kind"]
-        return pd.DataFrame(rows, columns=[*names, "value"])
+        names = ["width", "depth", "L", "seed", "step", "layer", "group", "role", "fraction"]
+        return pd.DataFrame(rows, columns=[*names, "kind", "value"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings, lists and dicts."""
@@ -217,12 +220,17 @@ class CoordReport:
             "tolerance": self.tolerance,
             "slopes": [
                 {"layer": s.layer, "place": s.place, "kind": s.kind, "axis": s.axis,
-                 "slope": s.slope, "low": s.low, "high": s.high,
+                 "slope": s.slope, "low": _finite(s.low), "high": _finite(s.high),
                  "expected": s.expected if s.side else None, "status": s.status}
                 for s in self.all_slopes
             ],
+            "losses": [
+                {"width": width, "depth": depth, "seed": seed, "loss": [_finite(v) for v in values]}
+                for (width, depth, seed), values in self.losses.items()
+            ],
             "ratios": self.ratios,
             "active": self.alive,
+            "without gradient": list(self.silent),
             "notes": self.notes,
         }  # fmt: skip
 
@@ -242,91 +250,38 @@ class CoordReport:
         return "\n".join([str(self.verdict), *(f"  note: {n}" for n in self.notes)])
 
 
-def _lines(points: Sequence[Point], axis: str) -> list[tuple[int, float, float, float]]:
-    """(seed, the other size, log2 size, log2 value) along an axis; single points left out."""
-    out = []
-    for width, depth, seed, value in points:
-        size, other = (width, depth) if axis == "width" else (depth, width)
-        if size is not None:
-            out.append((seed, float(other or 0), math.log2(size), value))
-    sizes: dict[tuple[int, float], set[float]] = {}
-    for seed, line, x, _ in out:
-        sizes.setdefault((seed, line), set()).add(x)
-    return [p for p in out if len(sizes[p[0], p[1]]) > 1]
-
-
-def _extreme(records: Sequence[Record], kind: str, choose: Any) -> dict[str, float]:
-    """The most extreme layer of each folded name at initialisation, averaged over seeds."""
-    runs: dict[tuple[str, str, int, int | None], list[float]] = {}
-    for r in records:
-        if r.kind == kind:
-            runs.setdefault((r.layer.group, r.name, r.width, r.depth), []).append(r.value)
-    out: dict[str, float] = {}
-    for (group, *_), values in runs.items():
-        mean = sum(values) / len(values)
-        out[group] = choose(out.get(group, mean), mean)
-    return out
-
-
-def _range(sizes: Sequence[int]) -> str:
-    listed = list(sizes)
-    if not listed:
-        return "none"
-    return f"{listed[0]}..{listed[-1]}" if len(listed) > 1 else str(listed[0])
-
-
-def collected(
-    found: Sequence[Value],
-    plan: Plan | None,
-    run: tuple[int, int, int | None],
-    losses: list[float],
-    decay: dict[str, float],
-) -> list[Record]:
-    """The recorder's numbers with names, folded names and fractions; repeated calls pooled."""
-    felt = {v.name for v in found if v.kind == "gradient"}
-    found = [v for v in found if plan is None or _tells(v, plan, felt)]
-    numbers = [float(v.value) for v in found]
-    pooled: dict[tuple[int, str, str], list[float]] = {}
-    for value, number in zip(found, numbers, strict=True):
-        pooled.setdefault((value.step, value.name, value.kind), []).append(number)
-    names = list(dict.fromkeys(v.name for v in found))
-    known = layers_of(names, plan)
-    order: dict[str, list[str]] = {}
-    for name in names:
-        order.setdefault(known[name].group, []).append(name)
-    where = {n: f for group, ns in order.items() for n, f in fractions(group, ns).items()}
-    count = {name: len(order[known[name].group]) for name in names}
-    seed, width, depth = run
-    for name, product in decay.items():
-        if name in known and product:
-            pooled[0, name, "decay"] = [product]
+def _acting(slopes: list[Slope]) -> list[Slope]:
+    """The slopes, without rates of updates that keep their size: a factor in the forward pass may
+    make up for a rate."""
+    kept = {
+        (s.layer, s.place, s.axis)
+        for s in slopes
+        if s.kind == "step" and s.side == "both" and s.status == PASS
+    }
     return [
-        Record(width, depth, seed, step, name, known[name], where[name], count[name], kind,
-               (sum(v * v for v in values) / len(values)) ** 0.5)
-        for (step, name, kind), values in pooled.items()
-    ] + [
-        Record(width, depth, seed, t, "loss", layers_of(["loss"], None)["loss"], 0.0, 1, "loss", v)
-        for t, v in enumerate(losses)
-    ]  # fmt: skip
+        replace(s, side="", status="")
+        if s.kind == "rate" and (s.layer, s.place, s.axis) in kept
+        else s
+        for s in slopes
+    ]
 
 
-def _tells(value: Value, plan: Plan, felt: set[str]) -> bool:
-    """Whether a number says something: not the change of a layer that no gradient reaches (its
-    output goes nowhere), nor the size of sums over neighbours that a base has set."""
-    if value.kind == "ratio":
-        return not plan.relative
-    dead = value.name in plan.params and value.name not in felt
-    return not (felt and dead and value.kind in ("change", "own"))
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def line_means(report: CoordReport, slope: Slope) -> list[tuple[float, float]]:
     """(log2 size, mean log2 value over seeds) of a line, at the smallest other size."""
-    points = _lines(report.points[slope.layer, slope.place, slope.kind], slope.axis)
-    if not points:
+    lines: dict[int | None, dict[int, list[float]]] = {}
+    for width, depth, _, value in report.points[slope.layer, slope.place, slope.kind]:
+        size, other = (width, depth) if slope.axis == "width" else (depth, width)
+        if size is not None and math.isfinite(value):
+            lines.setdefault(other, {}).setdefault(size, []).append(value)
+    long = {other: line for other, line in lines.items() if len(line) > 1}
+    if not long:
         return []
-    other = min(p[1] for p in points)
-    values: dict[float, list[float]] = {}
-    for _, line, x, y in points:
-        if line == other and math.isfinite(y):
-            values.setdefault(x, []).append(y)
-    return [(x, sum(ys) / len(ys)) for x, ys in sorted(values.items())]
+    line = long[min(long, key=lambda o: o or 0)]
+    return [(math.log2(size), sum(ys) / len(ys)) for size, ys in sorted(line.items())]
+
+
+__all__ = ["CoordReport", "Record", "line_means"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,26 +23,16 @@ from gnn_mup import (
     plan_transfer,
     transfer_groups,
 )
-from gnn_mup.arguments import check_function
 from gnn_mup.ir.example import as_call
-from gnn_mup.rules.plan import Settings
-from gnn_mup.rules.table import Role
 
-from ..inputs import (
-    Size,
-    check_arguments,
-    check_build,
-    chosen_seeds,
-    fresh_model,
-    inputs_of,
-    make_optimizer,
-    parameter_groups,
-    sizes_of,
-)
+from ..inputs import Size, fresh_model, inputs_of, make_optimizer, parameter_groups
 from ..losses import check_loss, data_loss, default_loss
 from ..tensors import edges_of
-from .record import Place, Recorder
-from .report import Record, collected
+from .collect import Record, Run, collected, group_settings
+from .quiet import Quiet
+from .record import Recorder
+from .regime import flat_outputs
+from .stream import Sums
 
 Loss = Callable[[Any, Any], Tensor]
 Step = Callable[[nn.Module, torch.optim.Optimizer, Any], object]
@@ -62,28 +52,42 @@ class Task:
     step: Step | None
     weight_decay: float = 0.0
     transfer: Transfer = True
+    dropout: bool = False
     arguments: dict[str, Any] = field(default_factory=dict)
+    factor: float = 1.0
+    """What every learning rate is multiplied by, to stay in the linear regime."""
+    single: bool = False
+    """Models and data in half precision are checked in single precision."""
+    differentiates: bool = False
     smallest: tuple[int, int] = (0, 0)
-    notes: list[str] = field(default_factory=list)
     plans: dict[int | None, Plan | None] = field(default_factory=dict)
+    unknown: str = ""
+    """Why there is no plan, where there is none."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """The line of source in which each layer is used."""
     bases: dict[int | None, Any] = field(default_factory=dict)
-    ready: tuple[Size, nn.Module] | None = None
+    ready: dict[Size, nn.Module] = field(default_factory=dict)
     counts: dict[Size, int] = field(default_factory=dict)
 
     def run(self, seed: int, size: Size) -> list[Record]:
         """Build, transfer, train a few steps, record."""
         model, groups, plan = self.start(seed, size)
-        optimizer = make_optimizer(self.optimizer, groups)
+        optimizer = self.optimizer_of(groups)
         edges = edges_of(as_call(model, inputs_of(self.batches[0])))
-        recorder = Recorder(model, *_known(plan), edges)
+        sums = Sums.of(plan, applied=hasattr(groups, "plan"))
+        recorder = Recorder(model, sums, edges, self.dropout)
         losses = self.train(model, optimizer, recorder, seed)
-        decay = {}
-        if self.weight_decay:
-            names = {id(p): n for n, p in model.named_parameters()}
-            for group in optimizer.param_groups:
-                decay.update({names[id(p)]: group["lr"] * group["weight_decay"]
-                              for p in group["params"] if id(p) in names})  # fmt: skip
-        return collected(recorder.finished(), plan, (seed, *size), losses, decay)
+        names = {id(p): n for n, p in model.named_parameters()}
+        length = size[1] if plan is None or size[1] is None else plan.depth
+        run = Run(seed, *size, length)
+        settings = group_settings(optimizer.param_groups, names)
+        records = collected(recorder, getattr(groups, "plan", plan), run, losses, settings)
+        for record in records:
+            if record.name in recorder.sources:
+                self.sources.setdefault(record.layer.group, recorder.sources[record.name])
+        return records
+
+    # -- the model ----------------------------------------------------------------------------
 
     def start(self, seed: int, size: Size) -> tuple[nn.Module, list[dict[str, Any]], Plan | None]:
         """A model of this size under the parameterization that is tested."""
@@ -93,18 +97,23 @@ class Task:
         if again is not None:
             return *again, self.plan(again[1], size)
         groups = self.groups(model, inputs_of(self.batches[0]), size)
-        if isinstance(self.transfer, bool | str):
-            self.ready = (size, model)
+        if self.transfer is True or self.transfer == "mup":
+            self.ready[size] = model
         return model, groups, self.plan(groups, size)
+
+    def optimizer_of(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """The optimizer, its learning rates brought into the linear regime."""
+        optimizer = make_optimizer(self.optimizer, groups)
+        for group in optimizer.param_groups:
+            group["lr"] *= self.factor
+        return optimizer
 
     def redrawn(self, fresh: nn.Module, size: Size) -> tuple[nn.Module, TransferGroups] | None:
         """The transferred model of this size with the weights of a fresh one, times the same
         factors: what is traced once need not be traced for every seed."""
-        if self.ready is None or self.ready[0] != size or self.transfer is False:
+        model = self.ready.get(size)
+        if model is None or any(is_lazy(p) for p in fresh.parameters()):
             return None
-        if any(is_lazy(p) for p in fresh.parameters()):  # its weights are not drawn yet
-            return None
-        model = self.ready[1]
         try:
             model.load_state_dict(fresh.state_dict())
         except RuntimeError:  # a model that is not the same twice
@@ -120,6 +129,8 @@ class Task:
 
     def model(self, size: Size) -> nn.Module:
         model = fresh_model(self.build, *(s for s in size if s is not None)).train()
+        if self.single:
+            model = model.float()
         self.counts[size] = sum(p.numel() for p in model.parameters() if not is_lazy(p))
         for (width, depth), count in self.counts.items():
             if count == self.counts[size] and width != size[0] and depth == size[1]:
@@ -135,7 +146,9 @@ class Task:
         family = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
         how = {"lr": self.lr, "optimizer": family, "weight_decay": self.weight_decay}
         if callable(self.transfer):
-            return parameter_groups(self.transfer(model, inputs))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TransferWarning)
+                return parameter_groups(self.transfer(model, inputs))
         if self.transfer is False:
             rest = {"lr": self.lr, "weight_decay": self.weight_decay}
             return [{"params": [p for p in model.parameters() if p.requires_grad], **rest}]
@@ -161,43 +174,63 @@ class Task:
     def plan(self, groups: Any, size: Size) -> Plan | None:
         """What the trace knows of a model of this depth; None where it cannot follow."""
         if size[1] not in self.plans:
-            found = getattr(groups, "plan", None)
-            if not isinstance(found, Plan):
-                try:
-                    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-                        warnings.simplefilter("ignore", TransferWarning)
-                        found = plan_transfer(self.model(size), inputs_of(self.batches[0]))
-                except TransferError as error:
-                    self.notes.append(f"roles and residual sums are not known: {error}")
-                    found = None
-            else:
-                self.notes += [f"plan: {w}" for w in found.warnings]
-            self.plans[size[1]] = found
+            plan = getattr(groups, "plan", None)
+            self.plans[size[1]] = plan if isinstance(plan, Plan) else self.untouched_plan(size)
         return self.plans[size[1]]
+
+    def untouched_plan(self, size: Size) -> Plan | None:
+        try:
+            with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+                warnings.simplefilter("ignore", TransferWarning)
+                return plan_transfer(self.model(size), inputs_of(self.batches[0]))
+        except TransferError as error:
+            self.unknown = str(error)
+            return None
+
+    # -- training -----------------------------------------------------------------------------
 
     def train(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder, seed: int
     ) -> list[float]:
+        """The losses: before every step, and behind the last where they can be told."""
         losses = []
         several = len(self.batches) > 1
         with recorder.watching():
             for number in range(self.steps):
-                reseed(seed)  # the same dropout masks at every step
+                reseed(seed)  # the same dropout masks at every step, where dropout is on
                 recorder.expect(number)
                 if several:
                     self.measure(model, gradient=number == 0)
-                batch = self.batches[number % len(self.batches)]
-                if self.step is not None:
-                    self.step(model, optimizer, batch)
-                else:
-                    losses.append(self.update(model, optimizer, batch))
-                recorder.gradients()
+                losses += self.train_once(model, optimizer, seed, number, quiet=several)
+                recorder.stepped()
                 if not recorder.met:
                     raise TransferError("step(model, optimizer, batch) did not call the model")
             reseed(seed)
             recorder.expect(self.steps)
-            self.measure(model)
+            output = self.measure(model)
+            if self.step is None:
+                losses.append(float(self.value(output, self.batches[0]).detach()))
+            recorder.vectors_moved()
         return losses
+
+    def train_once(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        seed: int,
+        number: int = 0,
+        quiet: bool = True,
+    ) -> list[float]:
+        """One step; the loss before it, unless the user's own function takes it."""
+        reseed(seed)
+        batch = self.batches[number % len(self.batches)]
+        if quiet:  # no recorder sees this call
+            with Quiet(self.dropout):
+                return self.train_once(model, optimizer, seed, number, quiet=False)
+        if self.step is not None:
+            self.step(model, optimizer, batch)
+            return []
+        return [self.update(model, optimizer, batch)]
 
     def update(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
         args, kwargs = as_call(model, inputs_of(batch))
@@ -213,10 +246,22 @@ class Task:
         target = batch[1]
         return self.loss(output, target) if self.loss else default_loss(output, target)
 
-    def measure(self, model: nn.Module, gradient: bool = False) -> None:
+    def measure(self, model: nn.Module, gradient: bool = False) -> Any:
         args, kwargs = as_call(model, inputs_of(self.batches[0]))
-        with torch.set_grad_enabled(gradient):
-            model(*args, **kwargs)
+        with torch.set_grad_enabled(gradient or self.differentiates):
+            try:
+                return model(*args, **kwargs)
+            except RuntimeError as error:
+                if self.differentiates or "does not require grad" not in str(error):
+                    raise
+        self.differentiates = True  # a force field: it takes gradients in its forward pass
+        return self.measure(model)
+
+    def output(self, model: nn.Module, seed: int) -> Tensor:
+        """Every output on the first batch, in one vector."""
+        reseed(seed)
+        with Quiet(self.dropout):
+            return flat_outputs(self.measure(model))
 
 
 def reseed(seed: int) -> None:
@@ -224,77 +269,3 @@ def reseed(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
-
-
-def _known(plan: Plan | None) -> tuple[dict[Place, set[str]], set[str]]:
-    """Where the residual sums of a model stand in the source and in which objects (in none: a sum
-    of another kind, as over layers), and which parameters decode."""
-    if plan is None:
-        return {}, set()
-    sums: dict[Place, set[str]] = {}
-    for branch in plan.branches:
-        found = sums.setdefault((branch.file, branch.line), set())
-        found |= set(branch.modules) if _is_residual(branch.what) else set()
-    return sums, {n for n, r in plan.params.items() if r.role is Role.DECODER}
-
-
-def _is_residual(what: str) -> bool:
-    return "residual" in what and "initial" not in what
-
-
-def prepared(
-    task: Task,
-    widths: Sequence[int],
-    depths: Sequence[int] | None,
-    grid: str,
-    seeds: int | Sequence[int],
-) -> tuple[list[tuple[int, Size]], dict[str, Any]]:
-    """The runs of a check, in order, and its settings as the report keeps them."""
-    sizes = sizes_of(widths, depths, grid)
-    wide = sorted(set(widths))
-    task.smallest = (wide[0], wide[1] if len(wide) > 1 else 0)
-    chosen = chosen_seeds(seeds)
-    check_build(task.build, *(s for s in sizes[0] if s is not None))
-    check_arguments(task.arguments)
-    Settings(lr=task.lr, weight_decay=task.weight_decay)
-    for name, function in (("loss", task.loss), ("step", task.step)):
-        if function is not None:
-            check_function(name, function, "loss(output, target) or step(model, optimizer, batch)")
-    if not chosen or task.steps < 1:
-        raise TransferError(f"a check needs a seed and a step: {task.steps} steps, seeds={seeds!r}")
-    transfer = task.transfer
-    settings = {
-        "widths": wide,
-        "depths": None if depths is None else sorted(set(depths)),
-        "steps": task.steps,
-        "lr": task.lr,
-        "optimizer": _name(task.optimizer),
-        "weight_decay": task.weight_decay,
-        "seeds": chosen,
-        "transfer": transfer if isinstance(transfer, bool | str) else _name(transfer),
-        "coupled": _name(task.optimizer).lower() == "adam",
-    }
-    return [(seed, size) for size in reversed(sizes) for seed in chosen], settings
-
-
-def named(
-    runs: list[tuple[int, Size]], progress: bool | Callable[[int, int], object], what: str
-) -> Iterator[tuple[int, Size]]:
-    """The runs one by one, with a bar or a report of how far it is."""
-    if progress is True:
-        from tqdm import tqdm
-
-        yield from tqdm(runs, desc=what, unit="run", delay=1.0)
-        return
-    for number, run in enumerate(runs):
-        yield run
-        if callable(progress):
-            progress(number + 1, len(runs))
-
-
-def _name(thing: Any) -> str:
-    if isinstance(thing, functools.partial):
-        thing = thing.func
-    if isinstance(thing, str):
-        return thing
-    return str(getattr(thing, "__name__", type(thing).__name__))

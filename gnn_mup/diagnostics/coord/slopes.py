@@ -1,4 +1,10 @@
-"""Slopes of log2 of a quantity over log2 of a size, and what the theory says they should be."""
+"""Slopes of log2 of a quantity over log2 of a size, their intervals, and what they decide.
+
+A slope passes where its 95 % interval lies inside the tolerance round what is expected. It fails
+where the interval lies outside: tested at 1 % for all slopes of a report together (Holm), and by a
+margin. All else is undecided. A pass needs every slope inside, so that it needs no correction for
+their number; a fail needs one slope outside, and that does.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +14,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .layers import OUTPUT, Layer
+PASS, FAIL, UNSURE, APART = "pass", "fail", "undecided", "not applicable"
 
-PASS, FAIL, UNSURE = "pass", "fail", "not enough data"
+CONFIDENCE, ALARM = 0.95, 0.01
+"""Of each interval; and how often a report may fail where nothing is wrong."""
 
-LATE_STEPS = 25
-"""From here on the slopes of attention vectors, queries, keys and gates mean something."""
+MARGIN = 1.2
+"""So many times the tolerance a slope that fails lies away from what is expected."""
 
+PRIOR = 6
+"""What the other layers say about a layer's noise counts as so many degrees of freedom."""
 
-CONFIDENCE = 0.99
-"""Of the intervals. A report judges some forty slopes: at 95 % two would be off by chance."""
+EXACT = frozenset({"decay", "eps"})
+"""Kinds that are settings: the same for every seed."""
 
-PRIOR = 4
-FAMILIES = {"own": "update", "change": "update", "features": "start", "branch": "start"}
-"""Kinds that share their noise."""
+Point = tuple[int, int | None, int, float]
+"""Width, L, seed, log2 of the value."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class Slope:
     """log2 of a quantity over log2 of a size, its interval over seeds, and what it should be.
 
     ``side``: "both" (must lie near ``expected``), "up" (must not exceed it) or "" (not judged).
+    ``room``: by how much. ``error`` and ``free``: standard error, degrees of freedom.
+    ``corrected``: without what its gradient lacks, which at first is a sum of unrelated numbers.
     """
 
     layer: str
@@ -42,6 +52,10 @@ class Slope:
     side: str = ""
     role: str = ""
     status: str = ""
+    room: float = 0.25
+    error: float = 0.0
+    free: int = 0
+    corrected: bool = False
 
     @property
     def label(self) -> str:
@@ -51,125 +65,133 @@ class Slope:
     def excess(self) -> float:
         return self.slope - self.expected
 
+    @property
+    def away(self) -> float:
+        """How far it lies from what is expected, to the sides that count."""
+        return self.excess if self.side == "up" else abs(self.excess)
+
 
 @dataclass(frozen=True)
 class Fit:
-    """A straight line through the points of one layer, before its interval is known."""
+    """A straight line through the points of one layer, before its interval is known.
+
+    ``variance`` is that of one seed at the smallest size, ``spread`` what multiplies it to give
+    the slope's own."""
 
     slope: float
     spread: float
     variance: float
     free: int
 
-    def interval(self, usual: float = 0.0) -> tuple[float, float]:
-        """The interval. ``usual`` is the variance that layers of this report usually have.
-
-        Of two seeds and two sizes one degree of freedom is left, and among fifty layers some
-        agree with themselves by chance; so the layer's own variance is averaged with the usual
-        one, which counts for `PRIOR` degrees of freedom (moderated t, as for gene expression).
-        """
-        free = self.free + (PRIOR if self.free else 0)
-        if not free or not math.isfinite(self.slope):
-            return -math.inf, math.inf
+    def error(self, usual: float) -> tuple[float, int]:
+        """The standard error and its degrees of freedom. ``usual`` is the variance that layers of
+        this report usually have: among fifty layers with few seeds some agree with themselves by
+        chance, so that it counts beside the layer's own (moderated t, as for gene expression)."""
+        if not self.free or not math.isfinite(self.slope):
+            return math.inf, 0
+        free = self.free + PRIOR
         variance = (self.free * self.variance + PRIOR * usual) / free
-        error = _student(free) * math.sqrt(variance / self.spread)
-        return self.slope - error, self.slope + error
+        return math.sqrt(variance * self.spread), free
 
 
-def fit(points: Iterable[tuple[int, float, float, float]]) -> Fit:
-    """Slope through (seed, line, log2 size, log2 value).
+def fit(points: Iterable[Point], axis: str) -> Fit:
+    """The slope of points along an axis, from the mean over seeds at each size.
 
-    ``line`` is the other size. Every seed and line has a height of its own and all share the
-    slope; what is left over, from seed to seed and from size to size, gives the interval.
+    Sizes count by their size: what theory leaves out falls like 1/D and 1/L, and so does, over
+    widths, the variance. Points at another size of the other axis share the slope, not the height.
     """
-    lines: dict[tuple[int, float], list[tuple[float, float]]] = {}
-    for seed, line, x, y in points:
-        if math.isfinite(y):
-            lines.setdefault((seed, line), []).append((x, y))
+    lines: dict[int | None, dict[int, list[float]]] = {}
+    for width, depth, _, value in points:
+        size, other = (width, depth) if axis == "width" else (depth, width)
+        if size is not None and math.isfinite(value):
+            lines.setdefault(other, {}).setdefault(size, []).append(value)
+    lines = {other: sizes for other, sizes in lines.items() if len(sizes) > 1}
     if not lines:
         return Fit(math.nan, 0.0, math.nan, 0)
-    centred = [np.array(line) - np.mean(line, axis=0) for line in lines.values()]
-    xs, ys = np.concatenate(centred).T
-    spread = float(xs @ xs)
-    if spread == 0:
-        return Fit(math.nan, 0.0, math.nan, 0)
-    slope = float(xs @ ys) / spread
-    free = max(len(xs) - len(lines) - 1, 0)
-    rest = ys - slope * xs
-    return Fit(slope, spread, float(rest @ rest) / max(free, 1), free)
+    smallest = min(min(sizes) for sizes in lines.values())
+    top, bottom, spread, squares, free = 0.0, 0.0, 0.0, 0.0, 0
+    for sizes in lines.values():
+        x = np.log2(list(sizes))
+        y = np.array([np.mean(v) for v in sizes.values()])
+        count = np.array([len(v) for v in sizes.values()])
+        weight = count * np.array(list(sizes)) / smallest
+        noise = smallest / np.array(list(sizes)) if axis == "width" else np.ones(len(sizes))
+        lever = weight * (x - weight @ x / weight.sum())
+        top, bottom = top + float(lever @ y), bottom + float(lever @ x)
+        spread += float((lever**2 / count) @ noise)
+        squares += sum(float(np.var(v)) * len(v) / n
+                       for v, n in zip(sizes.values(), noise, strict=True))  # fmt: skip
+        free += int((count - 1).sum())
+    return Fit(top / bottom, spread / bottom**2, squares / max(free, 1), free)
 
 
-Point = tuple[int, int | None, int, float]
-"""Width, depth, seed, log2 of the value."""
-
-LEAST = 0.1
-"""This part of a quantity is left where chance explains all of it."""
-
-
-def beyond_chance(points: Sequence[Point], chance: Sequence[Point]) -> list[Point]:
-    """The points without what chance contributes: squares of unrelated parts add up."""
-    known = {point[:3]: point[3] for point in chance}
-    out = []
-    for width, depth, seed, value in points:
-        share = 4.0 ** (known.get((width, depth, seed), -math.inf) - value)
-        out.append((width, depth, seed, value + 0.5 * math.log2(max(1.0 - share, LEAST**2))))
-    return out
-
-
-def usual_variances(fits: Iterable[tuple[str, str, Fit]]) -> dict[str, float]:
-    """From (kind, axis, fit): the median variance of each family of kinds, on its noisier axis."""
-    found: dict[tuple[str, str], list[float]] = {}
+def usual_variances(fits: Iterable[tuple[str, str, Fit]]) -> dict[tuple[str, str], float]:
+    """From (kind, axis, fit): the median variance of each kind along each axis."""
+    known: dict[tuple[str, str], list[float]] = {}
     for kind, axis, line in fits:
         if line.free:
-            found.setdefault((FAMILIES.get(kind, kind), axis), []).append(line.variance)
-    out: dict[str, float] = {}
-    for (family, _), variances in found.items():
-        out[family] = max(out.get(family, 0.0), float(np.median(variances)))
-    return out
+            known.setdefault((kind, axis), []).append(line.variance)
+    return {key: float(np.median(variances)) for key, variances in known.items()}
 
 
-def _student(free: int) -> float:
-    from scipy.stats import t
-
-    return float(t.ppf((1 + CONFIDENCE) / 2, free))
-
-
-def expectation(layer: Layer, kind: str, axis: str, steps: int, coupled: bool) -> tuple[float, str]:
-    """Expected slope, and from which sides it is judged.
-
-    Residual contributions fall like 1/L; the output at initialisation falls with the width, and so
-    does a branch that ends in one number; what serves as a D x D matrix has entries that fall like
-    1/sqrt(D) and are moved by 1/D; attention vectors, queries, keys and gates move late; everything
-    else stays.
-    """
-    late, role = layer.late, layer.role
-    if kind == "branch":
-        return (-1.0 if axis == "depth" else 0.0), "up" if late else "both"
-    if layer.generates and axis == "width" and kind in ("features", "change", "own"):
-        # Its change follows that of what it is given (1/sqrt(D)), unless that is data.
-        return (-1.0, "both") if kind == "own" else (-0.5, "up" if kind == "change" else "both")
-    if kind in ("decay", "forgotten"):
-        return 0.0, "" if coupled else "both"
-    if kind == "features":
-        if role in ("decoder", OUTPUT):
-            return 0.0, "" if late else "up"
-        return 0.0, "up" if late else "both"
-    if kind in ("change", "own"):
-        return 0.0, "up" if late and steps < LATE_STEPS else "both"
-    return 0.0, ""
+def with_interval(slope: Slope, line: Fit, usual: float) -> Slope:
+    """The slope with its standard error and its interval."""
+    error, free = (0.0, 1) if slope.kind in EXACT else line.error(usual)
+    half = _quantile(free, (1 + CONFIDENCE) / 2) * error if free else math.inf
+    low, high = slope.slope - half, slope.slope + half
+    return replace(slope, low=low, high=high, error=error, free=free)
 
 
-def judged(slope: Slope, tolerance: float) -> Slope:
-    """The slope with its status: a whole interval outside the band fails; a slope far outside
-    whose interval reaches into the band decides nothing."""
-    if not slope.side:
-        return slope
-    low, high = slope.expected - tolerance, slope.expected + tolerance
-    if slope.side == "up":
-        low = -math.inf
-    if not math.isfinite(slope.slope):
-        return replace(slope, status=UNSURE)
-    if slope.low > high or slope.high < low:
-        return replace(slope, status=FAIL)
-    far = max(low - slope.slope, slope.slope - high, 0.0)
-    return replace(slope, status=UNSURE if far > tolerance else PASS)
+def judged(slopes: Sequence[Slope]) -> list[Slope]:
+    """All slopes of a report with their status; those that are not judged as they were."""
+    tested = [i for i, s in enumerate(slopes) if s.side and s.status != APART]
+    chance = {i: _chance(slopes[i]) for i in tested}
+    failing, left = set[int](), len(tested)
+    for i in sorted(tested, key=lambda i: chance[i]):
+        if chance[i] > ALARM / left:
+            break  # Holm: the first that holds ends the list
+        failing.add(i)
+        left -= 1
+    return [
+        replace(s, status=_status(s, i in failing)) if i in chance else s
+        for i, s in enumerate(slopes)
+    ]
+
+
+def _status(slope: Slope, outside: bool) -> str:
+    if outside and slope.away > MARGIN * slope.room:
+        return FAIL
+    inside = slope.high <= slope.expected + slope.room
+    if slope.side == "both":
+        inside = inside and slope.low >= slope.expected - slope.room
+    return PASS if inside else UNSURE
+
+
+def _chance(slope: Slope) -> float:
+    """How likely such a slope, or a worse one, is where the true one lies inside its room."""
+    beyond = slope.away - slope.room
+    if not (slope.free and math.isfinite(beyond)) or beyond <= 0:
+        return 1.0
+    if slope.error == 0.0:
+        return 0.0
+    from scipy.special import stdtr
+
+    return float(stdtr(slope.free, -beyond / slope.error))
+
+
+def seeds_needed(slope: Slope, seeds: int, judged_slopes: int) -> float:
+    """How many seeds would decide a slope, if it is what it seems to be; inf where none would."""
+    gap = slope.away - slope.room
+    sure = (1 + CONFIDENCE) / 2 if gap <= 0 else 1 - ALARM / max(judged_slopes, 1)
+    if gap > 0 and slope.away <= MARGIN * slope.room:
+        return math.inf
+    if not slope.free or not math.isfinite(slope.error):
+        return max(2.0, seeds + 1.0)
+    half = _quantile(slope.free, sure) * slope.error
+    return seeds * (half / max(abs(gap), 1e-9)) ** 2
+
+
+def _quantile(free: int, probability: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(free, probability))

@@ -1,0 +1,87 @@
+"""The passes of an audit: before, replayed, one backward, after. They leave the model as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..ir.example import Call, cloned
+from ..ir.recorder import Recorder
+from ..ir.trace import record, untouched
+from ..ir.values import tensors_in
+
+SEED = 20240
+
+
+def recorded(model: nn.Module, call: Call, recorder: Any) -> tuple[Any, list[Tensor]]:
+    """A recorder after one pass, and the outputs; with gradients where the model asks for them.
+
+    ``recorder`` makes a new one: a pass that breaks off has used it up.
+    """
+    for mode in (torch.no_grad, torch.enable_grad):
+        made: Recorder = recorder()
+        try:
+            with mode():
+                return made, [t.detach() for t in record(model, made, *cloned(call))]
+        except Exception:
+            if mode is torch.enable_grad:
+                raise
+    raise AssertionError
+
+
+def gradients(model: nn.Module, call: Call) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """The gradient of a random projection of the outputs by parameter, and the outputs."""
+    parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    args, kwargs = cloned(call)
+    with untouched(model), torch.enable_grad():
+        result = model(*args, **kwargs)
+        outputs = [t for t in tensors_in(result) if t.is_floating_point()]
+        draw = torch.Generator().manual_seed(SEED)
+        loss: Any = 0.0
+        for output in (t for t in outputs if t.requires_grad):
+            weight = torch.randn(output.shape, generator=draw).to(output.device, output.dtype)
+            loss = loss + (output * weight).sum() / max(output.shape[0] if output.dim() else 1, 1)
+        values: tuple[Any, ...] = (None,) * len(parameters)
+        if isinstance(loss, Tensor):
+            try:
+                values = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            except RuntimeError:  # written over in place: this model cannot be trained in this mode
+                outputs = [t.detach() for t in outputs]
+    found = {n: g for n, g in zip(parameters, values, strict=True) if g is not None}
+    return found, [t.detach() for t in outputs]
+
+
+def steps(
+    model: nn.Module, rates: dict[str, float], slopes: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """One step of Adam by parameter, its first: the sign of the gradient times its rate; a random
+    sign where there is no gradient."""
+    draw = torch.Generator().manual_seed(SEED)
+    out = {}
+    for name, parameter in model.named_parameters():
+        sign = torch.randint(0, 2, parameter.shape, generator=draw).mul_(2).sub_(1)
+        sign = sign.to(parameter.device, parameter.dtype)
+        if name in slopes:
+            slope = slopes[name].to_dense() if slopes[name].is_sparse else slopes[name]
+            sign = torch.where(slope == 0, sign, -slope.sign().to(sign.dtype))
+        out[name] = sign * rates[name]
+    return out
+
+
+@contextmanager
+def kept(model: nn.Module) -> Iterator[None]:
+    """The values of all parameters are put back afterwards, bit for bit."""
+    values = [(p, p.detach().clone()) for p in model.parameters()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in values:
+                parameter.copy_(value)
+
+
+__all__ = ["gradients", "kept", "recorded", "steps"]

@@ -1,0 +1,81 @@
+"""Products of features with parameters: which calls are products, and ``x . dW`` of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..tensors import thinned
+
+LINEAR = frozenset({"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"})
+ADDED = frozenset({"addmm", "baddbmm"})
+TIMES = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
+PRODUCTS = LINEAR | ADDED | TIMES | {"embedding"}
+SCALINGS = frozenset({"div", "__truediv__", "true_divide", "mul", "__mul__", "__rmul__"})
+
+
+class Start:
+    """The initial weights of a model, and how far they have moved."""
+
+    def __init__(self, parameters: dict[str, Tensor]) -> None:
+        self.names = {id(p): name for name, p in parameters.items()}
+        self.weights = {name: p.detach().clone() for name, p in parameters.items()}
+        self._scratch = torch.empty(0)
+
+    def owner(self, value: Any) -> str | None:
+        """The parameter that a tensor is, or is a view of."""
+        if not isinstance(value, Tensor):
+            return None
+        return self.names.get(id(value)) or self.names.get(id(value._base))
+
+    def moved(self, weight: Tensor) -> Tensor:
+        """``W - W0``, seen through the same view as ``weight``; overwritten by the next call."""
+        base = weight if id(weight) in self.names else weight._base
+        assert base is not None
+        start = self.weights[self.names[id(base)]]
+        moved = torch.sub(base.detach(), start, out=self._room(start))
+        if base is weight:
+            return moved
+        return moved.as_strided(
+            weight.size(), weight.stride(), weight.storage_offset() - base.storage_offset()
+        )
+
+    def _room(self, like: Tensor) -> Tensor:
+        """Memory for one difference, used again and again: fresh pages cost more than the sum."""
+        old = self._scratch
+        same = (old.dtype, old.device) == (like.dtype, like.device)
+        if old.numel() < like.numel() or not same:
+            self._scratch = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+        return self._scratch[: like.numel()].as_strided(like.size(), like.stride())
+
+
+def own_product(
+    name: str, func: Any, args: Any, kwargs: Any, index: int, moved: Tensor, rows: int
+) -> Tensor:
+    """The same product with ``dW`` in the place of ``W`` (argument ``index``), on some rows."""
+    changed = list(args)
+    changed[index] = moved
+    if name == "linear":
+        return F.linear(thinned(args[0].detach(), rows), changed[1])
+    if name in ADDED:
+        changed[0] = torch.zeros_like(args[0])
+    data = next((i for i, a in enumerate(args) if i != index and isinstance(a, Tensor)), None)
+    ordinary = index == 1 and changed[1].dim() == 2 and name in LINEAR - {"einsum"}
+    if data is not None and (ordinary or name == "embedding"):
+        flat = args[data].detach()
+        flat = flat.reshape(-1, 1) if name == "embedding" else flat
+        changed[data] = thinned(flat, rows)
+    out: Tensor = func(*changed, **kwargs)
+    return out.sum(-1, keepdim=True) if name in TIMES else out
+
+
+def fan_in(name: str, weight: Tensor, index: int) -> int:
+    """How many terms each entry of a product adds up, where that can be told from the call."""
+    if name == "embedding":
+        return 1
+    if name in TIMES or name == "linear":
+        return weight.shape[-1]
+    return weight.shape[-2] if index == 1 + (name in ADDED) and weight.dim() > 1 else 0

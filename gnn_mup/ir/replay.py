@@ -1,0 +1,122 @@
+"""A recorded forward pass, run again with factors put in between: what surgery has to compute.
+
+Nothing is edited: where an operation takes up a value, it is handed the value times its factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from . import ops
+from .expand import COMPOUND
+from .graph import Graph
+from .recorder import TAG, Recorder
+
+Pair = tuple[int, int]
+"""An operation that takes a value up (-1: the caller of the model), and the value: both nodes."""
+
+
+@dataclass(frozen=True)
+class Interventions:
+    """What is to be put between the operations of a recorded pass.
+
+    ``factors``: a value as one operation takes it up, times a number. ``skips``: a value as all
+    operations take it up, times a number, plus an earlier value.
+    """
+
+    graph: Graph
+    factors: Mapping[Pair, float] = field(default_factory=dict)
+    skips: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+
+    def without(self, pairs: Mapping[Pair, float]) -> Interventions:
+        kept = {pair: f for pair, f in self.factors.items() if pair not in pairs}
+        return Interventions(self.graph, kept, self.skips)
+
+
+class Replay(Recorder):  # type: ignore[no-untyped-call]
+    """Records as before, so that nodes have their numbers, and intervenes."""
+
+    def __init__(self, model: nn.Module, plan: Interventions) -> None:
+        super().__init__(model)
+        self.plan = plan
+        self.kept: dict[int, Tensor] = {}
+        self.hidden = False  # a factor inside one operation, as in x + f * (a * b) by addcmul
+        self.starts = {start for start, _ in plan.skips.values()}
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the same operations ran as in the recorded pass."""
+        mine, recorded = self.graph.nodes, self.plan.graph.nodes
+        return not self.hidden and [n.op for n in mine] == [n.op for n in recorded]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = ops.base_name(str(func))
+        if not self.paused and name not in ops.SHAPE_ONLY:
+            self._encode((*args, *kwargs.values()))  # new leaves get their numbers first
+            consumers = self._consumers(name)
+            written = self._written(func)
+            args = tuple(self._seen(a, consumers, i in written) for i, a in enumerate(args))
+            kwargs = {key: self._seen(value, consumers) for key, value in kwargs.items()}
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if not self.paused and isinstance(result, Tensor) and self.starts:
+            index = self.node_of(result)
+            if index in self.starts:
+                self.kept[index] = self.value(result, index, ())
+        return result
+
+    def _consumers(self, name: str) -> tuple[int, ...]:
+        """The nodes that the coming operation makes: a compound one is several, the last a sum."""
+        first = len(self.graph.nodes)
+        more = range(first + 1, first + 4) if name in COMPOUND else ()
+        nodes = self.plan.graph.nodes
+        self.hidden |= any((c, i) in self.plan.factors for c in more for i in range(first, c))
+        return (first, *(i for i in more if i < len(nodes) and nodes[i].op in ops.ADD))
+
+    def _seen(self, value: Any, consumers: tuple[int, ...], written: bool = False) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(self._seen(v, consumers) for v in value)
+        if not isinstance(value, Tensor):
+            return value
+        index = self.node_of(value)
+        changed = self.value(value, index, consumers)
+        if changed is value:
+            return value
+        if written:
+            self._quietly(lambda: value.copy_(changed))
+            return value
+        changed.__dict__[TAG] = (index, changed._version)
+        return changed
+
+    def value(self, tensor: Tensor, index: int, consumers: tuple[int, ...]) -> Tensor:
+        """A value as these operations take it up."""
+        factors = [self.plan.factors.get((c, index)) for c in consumers]
+        factor = next((f for f in factors if f is not None), None)
+        if index in self.plan.skips:
+            start, scale = self.plan.skips[index]
+            skip = self.kept.get(start, self._leaf_of(start))
+            if skip is not None:
+                total = (factor or 1.0) * scale
+                return self._quietly(lambda: (factor or 1.0) * skip + total * tensor)
+            self.hidden = True
+        return tensor if factor is None else self._quietly(lambda: tensor * factor)
+
+    def _leaf_of(self, index: int) -> Tensor | None:
+        """An input or parameter, which no operation has made."""
+        return next((t for t in self._alive if self.leaves.get(id(t)) == index), None)
+
+    def _quietly(self, compute: Callable[[], Tensor]) -> Tensor:
+        before, self.paused = self.paused, True
+        try:
+            return compute()
+        finally:
+            self.paused = before
+
+
+__all__ = ["Interventions", "Pair", "Replay"]
