@@ -9,6 +9,7 @@ from enum import Enum
 
 from ..ir.graph import Site
 from ..ir.program import How, Kind, Step
+from ..ir.source import sums_a_display
 from .flow import Flow
 
 
@@ -105,6 +106,9 @@ def sums_of(flow: Flow) -> list[Sum]:
         ran = Counter(expression_of(flow, add) for add in here.adds)
         starts = [leaf.node for leaf in here.leaves if _begins(flow, leaf.node, here.expression)]
         here.repeats = ran[here.expression] + len(starts)
+        site = flow.graph[root].site
+        if site is not None and site.position and sums_a_display(site.file, site.position):
+            here.repeats = 1
         found.append(here)
     roots = Counter(here.expression for here in found)
     for here in found:

@@ -15,8 +15,8 @@ from .flow import Flow
 
 
 def list_of(name: str) -> str:
-    """The list a parameter's layer stands in: ``convs.3.lin.weight`` -> ``convs.*.lin.weight``."""
-    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)
+    """The list a parameter's layer stands in: 'norms.3.weight' and 'norm_3.weight' are such."""
+    return re.sub(r"\d+", "*", name)
 
 
 class Growth(Dims):
@@ -83,6 +83,9 @@ class Growth(Dims):
     def _read(self) -> set[int]:
         """Classes of features that something sums over, or that the model returns."""
         found = {a for dim in self.read for a in self.atoms.expand(dim)} | self._returned
+        for step in self.program:  # what nobody reads at all shows nothing
+            if self.flow.contractions >> step.index & 1 and not self._live(step.index):
+                found |= set(self.atoms.expand(self.features(step.index)))
         for _ in range(3):
             for atom, source in self.made_of.items():
                 if found & set(self.atoms.expand((atom,))):
@@ -90,6 +93,9 @@ class Growth(Dims):
                 if found & set(self.atoms.expand(source)):
                     found |= set(self.atoms.expand((atom,)))
         return found
+
+    def _live(self, index: int) -> bool:
+        return bool(self.program.graph.live >> index & 1)
 
     @property
     def _given(self) -> set[int]:
@@ -160,7 +166,7 @@ class Growth(Dims):
                 lists.setdefault((list_of(param), shape), []).append(step.index)
         for (name, _), members in lists.items():
             own = [m for m in members if atom in self.axes_of(m)]
-            if own and len(members) > len(own) and "*" in name:
+            if own and len(members) > len(own) and ".*." in f".{name}":
                 return True
         return False
 

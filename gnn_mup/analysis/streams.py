@@ -207,8 +207,7 @@ class Streams(Terms):
             found.stream, found.branches = leaf, made
             start = self._latest_common(leaf, made[0])
             coefficient = self._coefficient(leaf, start)
-            begins = any(early is found for early in self.before.values())
-            if (self.flow.pure(leaf.node) and not begins) or self._gated(found, start, True):
+            if self._reads_out(found) or self._gated(found, start, True):
                 found.verdict, found.stream, found.branches = Verdict.NONE, None, []
             elif abs(coefficient - 1.0) > 1e-6 and not self._normed(found.root):
                 found.verdict, found.coefficient = Verdict.SCALED, coefficient

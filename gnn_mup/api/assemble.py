@@ -138,7 +138,8 @@ def own_constant(placement: Placement, rms: float) -> float:
     c, size = placement.constant, rms * math.sqrt(placement.fan_in)
     if c == 1.0 or not size or placement.kind not in MATRICES:
         return 1.0
-    return c if abs(math.log(c * size)) < abs(math.log(size)) else 1.0
+    nearer = abs(math.log(size)) - abs(math.log(c * size))
+    return c if nearer > 0.25 * math.log(placement.fan_in) > 0.0 else 1.0
 
 
 def _constant_factor(

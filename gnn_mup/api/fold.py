@@ -133,7 +133,7 @@ class Folder:
         step, param = self.program[index], self.graph[index].param
         if param is not None:
             return name if param == name else None
-        if step.how is How.LENGTH:
+        if step.how is How.LENGTH and step.kind is Kind.NORM:
             direction, gain = (self.graph[p] for p in step.sources[:2])
             return gain.param if direction.param == name else None
         if step.kind not in (Kind.VIEW, Kind.PICK, Kind.ROWS, Kind.PRODUCT, Kind.CONTRACT):
