@@ -212,6 +212,13 @@ class Dims:
             before = self.feature_axis[step.only.node]
             if 0 <= before < len(step.only.axes) and step.only.axes[before] is not None:
                 return int(step.only.axes[before] or 0)
+        if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
+            for operand in reversed(step.operands[:2]):
+                axis = self.feature_axis[operand.node]
+                target = operand.axes[axis] if 0 <= axis < len(operand.axes) else None
+                features = self.flow.weights[operand.node] and self.flow.data[operand.node]
+                if features and target is not None:
+                    return target
         if step.how is How.RESHAPE:
             inner = self.atoms.expand(self.features(step.only.node))[-1:]
             for axis in reversed(range(rank)):
@@ -224,6 +231,8 @@ class Dims:
         found = {self.feature_axis[step.index]}
         if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
             for operand in step.operands:
+                if not self.flow.weights[operand.node]:
+                    continue  # a relation of rows
                 known = self.feature_axes[operand.node]
                 found |= {t for i, t in enumerate(operand.axes) if t is not None and i in known}
             if step.how is How.RESHAPE:

@@ -45,19 +45,21 @@ def divided(flow: Flow, step: Step) -> bool:
     if step.kind is Kind.SCATTER:
         rows = step.sources[0]
     else:
-        adjacency, rows = step.sources[:2]
+        adjacency, rows = sorted(step.sources[:2], key=lambda source: flow.weights[source])
+        if flow.weights[adjacency]:  # both are learned: scores stand first
+            adjacency, rows = step.sources[:2]
         if _is_weighting(flow, adjacency):
             return True
         if flow.program[flow.program.origin(adjacency)[0]].kind is Kind.LEAF:
-            return _given_is_normalised(flow, step)
+            return _given_is_normalised(flow, adjacency)
     if any(_is_weighting(flow, factor) for factor in _factors(flow, rows)):
         return True
     return _divided(flow, step.index)
 
 
-def _given_is_normalised(flow: Flow, step: Step) -> bool:
+def _given_is_normalised(flow: Flow, adjacency: int) -> bool:
     """An adjacency that the example brings along: its rows say what it is."""
-    node = flow.graph[flow.program.origin(step.sources[0])[0]]
+    node = flow.graph[flow.program.origin(adjacency)[0]]
     return node.row_sum is not None and node.row_sum < 1.5
 
 

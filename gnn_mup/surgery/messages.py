@@ -12,6 +12,7 @@ from ..analysis.reading import Reading
 from ..base.record import BaseShapes
 from ..base.tensors import Matched
 from ..ir.graph import Aggregation, Graph
+from ..ir.program import Kind
 from ..rules.notes import Code, Note
 from ..rules.placement import Placement
 from ..rules.plan import Message
@@ -88,7 +89,10 @@ def counts(reading: Reading, aggregation: Aggregation) -> bool:
     node = reading.graph[aggregation.node]
     if aggregation.module is not None:
         return aggregation.messages > 0
-    return node.site is not None and bool(reading.flow.mixing >> node.index & 1)
+    if node.site is None or not reading.flow.mixing >> node.index & 1:
+        return False
+    collected = reading.program[node.index].kind is Kind.SCATTER
+    return not collected or not is_normalised(reading.flow, aggregation)  # a softmax's own sum
 
 
 def draft_messages(
