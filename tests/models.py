@@ -1389,6 +1389,7 @@ class VirtualNodeMadeAnew(VirtualNode):
         depth=L - 1,
         scaled=L - 1,
         gamma=True,
+        left=("skip into a weight",),
         notes=("net(global_mean_pool(h, batch) + state)': what is summed up", *WIDTH_ONLY),
     )
 
@@ -1407,11 +1408,15 @@ class VirtualNodeMadeAnew(VirtualNode):
 
 
 class MatrixOnTheStream(PreNorm):
-    """A projection behind every sum: each layer's identity ends there."""
+    """A projection behind every sum: each layer's identity ends there, so nothing is scaled."""
 
     expected = Expect(
-        PreNorm.expected.params | {"lins.*.weight": f"hidden width-to-width {D}"},
-        notes=("no identity leads through the layers", *WIDTH_ONLY),
+        {k: v.replace("residual", "hidden") for k, v in PreNorm.expected.params.items()}
+        | {"lins.*.weight": f"hidden width-to-width {D}", "norms.0.*": "encoder vector"},
+        depth=1,
+        scaled=0,
+        left=("skip into a weight",),
+        notes=("goes through a weight before the next layer", *WIDTH_ONLY),
     )
 
     def __init__(self) -> None:
@@ -1694,9 +1699,9 @@ class Relations(Toy):
 
 
 class FastRelations(Relations):
-    """FastRGCN picks a matrix for every edge, and sums the means of all relations in one go."""
+    """FastRGCN picks a matrix for every edge, and divides by counts before it sums: normalised."""
 
-    expected = Expect(Relations.expected.params, gamma=True)
+    expected = Expect(Relations.expected.params)
     conv = FastRGCNConv
 
 
@@ -2059,21 +2064,19 @@ class Reversible(Toy):
 
 
 class UNet(Toy):
-    """All that lies between a skip's ends is one branch, however deep: L is 1."""
+    """Skips inside one another are no steps: nothing is scaled, and L is 1."""
 
     expected = Expect(
         {
             **ENDS,
-            "down.*.lin.weight": f"residual width-to-width {D}",
-            "down.*.bias": "residual vector",
-            "down.0.lin.weight": f"hidden width-to-width {D}",
-            "down.0.bias": "hidden vector",
-            "up.*.lin.weight": f"residual width-to-width {D}",
-            "up.*.bias": "residual vector",
+            "down.*.lin.weight": f"hidden width-to-width {D}",
+            "down.*.bias": "hidden vector",
+            "up.*.lin.weight": f"hidden width-to-width {D}",
+            "up.*.bias": "hidden vector",
         },
         depth=1,
         scaled=0,
-        left=("residual",),
+        left=("nested skip",),
         notes=WIDTH_ONLY,
     )
 
@@ -2610,8 +2613,9 @@ class SharedEdgeUpdate(Toy):
             **ENDS,
             "edge_enc.weight": f"residual data-in {EDGE} n={L}",
             "edge_enc.bias": f"residual vector n={L}",
-            "update.weight": f"residual width-to-width {D} n={L}",
-            "update.bias": f"residual vector n={L}",
+            # The last update of the edges reaches no output.
+            "update.weight": f"residual width-to-width {D} n={L - 1}",
+            "update.bias": f"residual vector n={L - 1}",
             "value.*.weight": f"residual width-to-width {D}",
             "value.*.bias": "residual vector",
         },
@@ -2708,7 +2712,7 @@ class SumOfPlainLayers(LearnedSkip):
 class Variant(PreNorm):
     """GCNII's other variant: a stream, and the first features inside the branch."""
 
-    expected = Expect({**ENDS, **GCN, **NORMS}, left=("long skip",))
+    expected = Expect({**ENDS, **GCN, **NORMS})
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = x0 = F.relu(self.enc(x))

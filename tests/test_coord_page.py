@@ -35,10 +35,11 @@ def test_pictures_and_report(tmp_path: Path) -> None:
 
 
 def test_assert_transfers() -> None:
-    report = assert_transfers(Net, batch(), widths=[16, 32, 64], depths=[4, 8], seeds=2)
+    sizes: dict[str, Any] = {"widths": [16, 32, 64], "depths": [4, 8], "base": "paper"}
+    report = assert_transfers(Net, batch(), seeds=2, **sizes)
     assert report.verdict == "pass"
     with pytest.raises(AssertionError, match=r"1/L is missing"):
-        assert_transfers(Net, batch(), widths=[16, 32], depths=[4, 8], residual="off")
+        assert_transfers(Net, batch(), residual="off", **sizes)
 
 
 MODELS = """
@@ -74,7 +75,7 @@ def test_command_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     command = ["coord-check", "coord_nets.py:Net", "--widths", "16,32,64", "--depths", "4,8,16"]
-    files = ["--plot", "a.svg", "--html", "a.html"]
+    files = ["--plot", "a.svg", "--html", "a.html", "--base", "paper"]
     assert main([*command, "--seeds", "2", *files]) == 0
     assert capsys.readouterr().out.startswith("pass: widths 16..64, depths 4..16")
     assert (tmp_path / "a.svg").exists()

@@ -10,7 +10,9 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from gnn_mup import plan_transfer
-from gnn_mup.analysis.scores import scores
+from gnn_mup.analysis.attention import scores
+from gnn_mup.analysis.flow import Flow
+from gnn_mup.ir.opset import read
 from gnn_mup.ir.trace import trace
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0], [1, 2, 3, 4, 5, 0, 3]])
@@ -79,7 +81,7 @@ class Sigmoids(Attention):
 )
 def test_what_only_weighs_other_features(model: Any, inputs: int, expected: set[str]) -> None:
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    found = scores(trace(model, (x, EDGES)[:inputs]))
+    found = scores(Flow(read(trace(model, (x, EDGES)[:inputs]))))
     assert {name.removesuffix(".weight").removesuffix(".bias") for name in found} == expected
 
 

@@ -289,7 +289,7 @@ def test_what_is_no_sum_gets_no_other_residual_connection(cls: type[Written]) ->
     model, twin, example = built(cls), built(cls), PreNorm.example()
     plan = transferred(model)
     assert not plan.inserted
-    assert [w.code for w in plan.warnings] == ["unknown-join", "width-only"]
+    assert [w.code for w in plan.warnings] == ["width-only"]
     assert "test_sums.py" in plan.warnings[0]
     assert "write x + branch" in plan.warnings[0]
     assert torch.equal(model(*example), twin(*example))

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ..api.assemble import Part, Placement
 from ..base.initial import tensor_rms
 from ..errors import TransferError
 from ..ir.trace import untouched
+from ..rules.placement import Part, Placement
 
 
 class Computed(NamedTuple):

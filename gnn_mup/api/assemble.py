@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from torch import nn
 
@@ -13,47 +12,9 @@ from ..base.shapes import BaseShapes, Matched, initial_rms
 from ..errors import TransferError
 from ..rules import table as rules
 from ..rules.multipliers import Multipliers
+from ..rules.placement import Placement
 from ..rules.plan import ParamRecord, Plan, Settings
 from ..rules.table import FINITE_OUT, MATRICES, Kind, Ratio, Role, Spot
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a parameter does for a weight that is computed from it, and the RMS of that weight.
-
-    "whole": the weight is proportional to it. "gain" and "direction": weight norm, where the gain
-    names its direction and the axes over which that one's norm is taken. "fixed": frozen, and
-    no rule is known.
-    """
-
-    does: Literal["whole", "gain", "direction", "fixed"]
-    rms: float
-    of: str = ""
-    axes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Placement:
-    """What the flow of data says of one parameter.
-
-    ``fan_in_axes`` are the axes summed over where the tensor is used, ``fan_out_axes`` those
-    that become features of the result; an axis in neither (relations, bases) is no width.
-    """
-
-    kind: Kind
-    role: Role
-    fan_in: float
-    fan_in_axes: tuple[int, ...] = ()
-    fan_out_axes: tuple[int, ...] = ()
-    branches: float = 1.0
-    reason: str = ""
-    used: bool = True
-    lookup: bool = False
-    joined: float = 1.0
-    head_dim: int = 0
-    packed: bool = False
-    part: Part | None = None
-    readouts: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +45,10 @@ def assemble(
     before = scales_of(model, placements)
     multipliers = settings.multipliers
     check_multipliers(placements, multipliers)
-    wheres = {n: _where(placements[n], frame, matched.get(n), multipliers) for n in before}
+    wheres = {
+        n: _where(placements[n], frame, matched.get(n), multipliers, rms)
+        for n, rms in before.items()
+    }
     factors = dict.fromkeys(before, 1.0)
     for name, where in wheres.items() if frame.rescale else ():
         part, size = placements[name].part, before[name]
@@ -167,10 +131,37 @@ def scales_of(model: nn.Module, placements: Mapping[str, Placement]) -> dict[str
     return {name: rms or 0.0 for name, rms in initial_rms(model, unused).items()}
 
 
+def own_constant(placement: Placement, rms: float) -> float:
+    """The constant beside a tensor in the forward pass, where it normalises the layer: with it the
+    drawn tensor has the rule's scale (weights of order one, ``1/sqrt(fan_in)`` in `forward`),
+    without it not. Any other constant is the user's own, and stays."""
+    c, size = placement.constant, rms * math.sqrt(placement.fan_in)
+    if c == 1.0 or not size or placement.kind not in MATRICES:
+        return 1.0
+    nearer = abs(math.log(size)) - abs(math.log(c * size))
+    return c if nearer > 0.25 * math.log(placement.fan_in) > 0.0 else 1.0
+
+
+def _constant_factor(
+    placement: Placement, frame: Frame, match: Matched | None, rms: float
+) -> float:
+    """A tensor that stands beside a constant c stands for c W: its scale and rate are over c."""
+    c = own_constant(placement, rms)
+    if match is None or c == 1.0:
+        return 1.0 / c
+    assert frame.base is not None
+    usual = c * math.sqrt(_ratio(match, placement.fan_in_axes))
+    return frame.base.constants.get(match.base_name, usual) / c
+
+
 def _where(
-    placement: Placement, frame: Frame, match: Matched | None, multipliers: Multipliers
+    placement: Placement,
+    frame: Frame,
+    match: Matched | None,
+    multipliers: Multipliers,
+    rms: float,
 ) -> Spot | Ratio:
-    factor = _folded(placement, multipliers)
+    factor = _folded(placement, multipliers) * _constant_factor(placement, frame, match, rms)
     correction = 1.0 if placement.lookup else frame.correction
     if match is None:
         return Spot(

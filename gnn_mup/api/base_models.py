@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from ..base.shapes import BaseShapes, load_base_shapes, save_base_shapes
 from ..base.shapes import make_base_shapes as compare_shapes
 from ..errors import TransferError
 from ..ir.example import as_call
+from ..rules.placement import Placement
 from .admission import check_model, is_lazy_model
+from .assemble import own_constant, scales_of
 from .findings import adds_per_block, find
 from .options import DEFAULT_BASE, PAPER, Options
 
@@ -41,16 +44,24 @@ def make_base_shapes(
         base,
         delta,
         depth=max(findings.depth, 1),
-        width=findings.places.width,
+        width=findings.reading.width,
         gamma=1.0,
         branches={n: int(p.branches) for n, p in placed.items() if p.branches > 1},
         adds_per_block=adds_per_block(findings),
         head_dims={n: p.head_dim for n, p in placed.items() if p.head_dim},
+        constants=_constants(base, placed),
         unused=[n for n, p in placed.items() if not p.used],
     )
     if savefile is not None:
         save_base_shapes(shapes, savefile)
     return shapes
+
+
+def _constants(base: nn.Module, placed: Mapping[str, Placement]) -> dict[str, float]:
+    """What stands beside the weights of layers that normalise themselves."""
+    scales = scales_of(base, placed)
+    found = {n: own_constant(p, scales[n]) for n, p in placed.items() if p.constant != 1.0}
+    return {n: c for n, c in found.items() if c != 1.0}
 
 
 def reference_of(options: Options) -> Reference | None:

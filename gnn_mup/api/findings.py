@@ -9,8 +9,10 @@ from torch import nn
 from torch_geometric.nn import MessagePassing
 
 from ..analysis.extend import described
-from ..analysis.residual import Residuals
-from ..analysis.roles import Places
+from ..analysis.forms import Verdict
+from ..analysis.layers import is_dense
+from ..analysis.places import Places
+from ..analysis.reading import Reading
 from ..base.shapes import BaseShapes
 from ..errors import SurgeryError
 from ..ir.example import Call, cloned
@@ -24,51 +26,53 @@ from .options import Options
 class Findings:
     """What the trace of a model shows."""
 
-    residuals: Residuals
-    places: Places
+    reading: Reading
     depth: int
     inserted: list[Insertion] = field(default_factory=list)
     refused: str = ""
+
+    @property
+    def places(self) -> Places:
+        return Places(self.reading)
 
 
 def find(
     model: nn.Module, call: Call, options: Options, base: BaseShapes | None = None
 ) -> Findings:
-    residuals = Residuals(trace(model, *cloned(call)))
     told = described(model)
-    places = Places(residuals, described=told)
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )
     may_insert &= any(isinstance(m, MessagePassing) for m in model.modules())
-    if residuals.residual or not may_insert or not _insertable(residuals):
-        return Findings(residuals, places, residuals.depth)
-    deep = Residuals(trace(model, *cloned(call), calls=True))
-    found = insertions(model, Places(deep, described=told))
+    reading = Reading(trace(model, *cloned(call)), told)
+    if reading.streams.steps or not may_insert or not _insertable(reading):
+        return Findings(reading, reading.depth)
+    deep = Reading(trace(model, *cloned(call), calls=True), told)
     try:
+        found = insertions(model, deep)
         draft_insertions(Drafts(model), found, 1.0)
     except SurgeryError as error:
         if options.residual == "insert":
             raise
-        return Findings(residuals, places, residuals.depth, refused=str(error))
+        return Findings(reading, reading.depth, refused=str(error))
     if not found:
-        return Findings(residuals, places, residuals.depth)
-    places = Places(deep, [i.span for i in found], told)
-    return Findings(deep, places, depth_of(deep.graph, found), found)
+        return Findings(reading, reading.depth)
+    deep = deep.with_spans(i.span for i in found)
+    return Findings(deep, depth_of(deep.graph, found), found)
 
 
-def _insertable(residuals: Residuals) -> bool:
+def _insertable(reading: Reading) -> bool:
     """Not where layers meet each other in another way already: gates, initial residuals."""
-    kinds = {s.kind.split(" (")[0] for s in residuals.sums}
-    otherwise = kinds & {"gate", "initial residual", "scaled skip"}
-    return not otherwise and not residuals.dense and not residuals.joins
+    otherwise = {Verdict.GATE, Verdict.INITIAL, Verdict.SCALED, Verdict.NESTED, Verdict.REMADE}
+    return not otherwise & {s.verdict for s in reading.streams.sums} and not is_dense(reading)
 
 
 def adds_per_block(findings: Findings) -> float | None:
-    if not findings.depth or not findings.residuals.residual:
+    steps = findings.reading.streams.steps
+    if not findings.depth or not steps:
         return None
     # Rounded up: a virtual node is updated once less than there are layers.
-    return float(math.ceil(len(findings.residuals.residual) / findings.depth))
+    return float(math.ceil(len(steps) / findings.depth))
 
 
 __all__ = ["Findings", "adds_per_block", "find"]

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..analysis.roles import Places
+from ..analysis.reading import Reading
 from ..errors import TransferError
-from ..ir import ops
-from ..ir.graph import Node, Ref
+from ..ir.program import How, Kind, Step
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.plan import Fold, Plan
@@ -28,12 +27,9 @@ from ..surgery.redraw import keep_scales
 from ..surgery.rewrite import SKIP
 from .groups import PLAN_ATTRIBUTE, part_of, plan_of
 
-_HOMOGENEOUS = ops.names("""
-    relu relu_ leaky_relu leaky_relu_ abs neg sum mean cat stack scatter_add scatter_add_ index_add
-    index_add_ scatter_reduce scatter_reduce_ amax native_dropout _sparse_mm index_select index
-    gather
-""")
+_HOMOGENEOUS = frozenset({Kind.VIEW, Kind.PICK, Kind.ROWS, Kind.SCATTER, Kind.JOIN, Kind.WRITE})
 """f(c x) = c f(x) for positive c."""
+_REDUCED = (How.SUM, How.MEAN, How.EXTREME)
 
 
 _INSERTED = "the residual connection itself was put in, and stays"
@@ -60,9 +56,10 @@ class _Way:
 class Folder:
     """Finds folds in a traced model."""
 
-    def __init__(self, places: Places) -> None:
-        self.places, self.graph = places, places.graph
-        self.put_in = {span.end for span in places.spans}
+    def __init__(self, reading: Reading) -> None:
+        self.reading, self.graph, self.program = reading, reading.graph, reading.program
+        self.flow, self.uses = reading.flow, reading.uses
+        self.put_in = {span.end for span in reading.spans}
 
     def fold(self, module: str, attribute: str, factor: float, uses: Uses) -> Fold:
         """A factor on these operands, as these consumers see them, one for each time it runs."""
@@ -87,48 +84,45 @@ class Folder:
         params: set[str] = set()
         for _, consumers in uses:
             for index in consumers:
-                if not self.places.lineage.contractions >> index & 1:
+                if not self.flow.contractions >> index & 1:
                     return set()
-                here = [u for u in self.places.uses_at(index) if u.how == "matrix"]
+                here = [u for u in self.uses.at.get(index, ()) if u.how == "matrix"]
                 if len(here) != 1 or here[0].data not in operands:
                     return set()
                 try:
-                    params.add(self._matrix_at(self.graph[index], here[0].param))
+                    params.add(self._matrix_at(self.program[index], here[0].param))
                 except _No:
                     return set()
         nodes = set().union(*(consumers for _, consumers in uses))
-        used = [u.node for name in params for u in self.places.uses.by_param[name]]
+        used = [u.node for name in params for u in self.uses.by_param[name]]
         return params if all(node in nodes for node in used) else set()
 
     def _back(self, index: int, way: _Way) -> None:
-        node = self.graph[index]
+        step = self.program[index]
         if index in way.nodes:
             return
         way.nodes.add(index)
         if index in self.put_in:
             raise _No("a residual connection was put in on the way")
-        if self.places.lineage.contractions >> index & 1 or node.op in ops.NORM:
+        if self.flow.contractions >> index & 1 and step.kind is not Kind.REDUCE:
             way.stops.add(index)
-        if self.places.lineage.contractions >> index & 1:
-            way.params |= self._weights_at(node)
+            way.params |= self._weights_at(step)
             return
-        for parent in self._scaled_parents(node, way):
+        if step.kind is Kind.NORM:
+            way.stops.add(index)
+        for parent in self._scaled_parents(step, way):
             self._back(parent, way)
 
-    def _weights_at(self, node: Node) -> set[str]:
-        uses = self.places.uses_at(node.index)
-        matrices = {u.param for u in uses if u.how == "matrix"}
-        biased = node.op in ("addmm", "baddbmm")
-        bias = self.graph[node.parents[0]] if biased else None
-        if len(matrices) != 1 or node.op in ops.RECURRENT or (bias and bias.param is None):
-            raise _No(f"{node.op} is not one matrix and its bias")
-        found = self._matrix_at(node, min(matrices))
-        return {found} | ({str(bias.param)} if bias else set())
+    def _weights_at(self, step: Step) -> set[str]:
+        matrices = {u.param for u in self.uses.at.get(step.index, ()) if u.how == "matrix"}
+        biases = [self.graph[o.node] for o in step.operands[2:]]
+        if len(matrices) != 1 or step.kind is Kind.OPAQUE or any(b.param is None for b in biases):
+            raise _No(f"{self.program.name(step.index)} is not one matrix and its bias")
+        return {self._matrix_at(step, min(matrices)), *(str(b.param) for b in biases)}
 
-    def _matrix_at(self, node: Node, name: str) -> str:
+    def _matrix_at(self, step: Step, name: str) -> str:
         """What has to be scaled for the weight of a contraction, made of this matrix, to be."""
-        operands = node.parents[1:] if node.op in ("addmm", "baddbmm") else node.parents
-        weights = [o for o in operands if self.places.lineage.weight_like(o)]
+        weights = [s for s in step.sources[:2] if self.flow.weight_like(s)]
         found = self._carrier(weights[0], name) if len(weights) == 1 else None
         if found is None:
             raise _No("its weight is computed from parameters")
@@ -136,62 +130,67 @@ class Folder:
 
     def _carrier(self, index: int, name: str) -> str | None:
         """The parameter that a weight grows with: the matrix, or the gain of its weight norm."""
-        node = self.graph[index]
-        if node.op == "param":
-            return name if node.param == name else None
-        if node.op == "_weight_norm_interface":
-            direction, gain = (self.graph[p] for p in node.parents[:2])
+        step, param = self.program[index], self.graph[index].param
+        if param is not None:
+            return name if param == name else None
+        if step.how is How.LENGTH and step.kind is Kind.NORM:
+            direction, gain = (self.graph[p] for p in step.sources[:2])
             return gain.param if direction.param == name else None
-        if node.op not in ops.ALIAS | ops.PICK | ops.GATHER | ops.MUL | {"mm", "bmm"}:
+        if step.kind not in (Kind.VIEW, Kind.PICK, Kind.ROWS, Kind.PRODUCT, Kind.CONTRACT):
             return None
-        ways = [self._carrier(p, name) for p in node.parents if self.graph[p].weights]
+        ways = [self._carrier(s, name) for s in step.sources if self.flow.weights[s]]
         found = [way for way in ways if way is not None]
         return found[0] if len(found) == 1 else None
 
-    def _scaled_parents(self, node: Node, way: _Way) -> list[int]:
-        """What has to be scaled for this node to be."""
-        args = [a.node for a in node.args if isinstance(a, Ref)]
-        if node.op in ops.NORM:
-            params = {u.param for u in self.places.uses_at(node.index)}
-            if not params or len(args) < 2:
+    def _scaled_parents(self, step: Step, way: _Way) -> list[int]:
+        """What has to be scaled for this value to be."""
+        sources = list(step.sources)
+        if step.kind is Kind.NORM:
+            params = {u.param for u in self.uses.at.get(step.index, ())}
+            if not params:
                 raise _No("a norm without a gain swallows it")
             way.params |= params
             return []
-        if node.op in ops.ADD:
-            pure = [a for a in args if self.graph[a].pure]
-            way.params |= {str(self.graph[a].param) for a in pure if self.graph[a].param}
-            if any(self.graph[a].param is None for a in pure) or len(args) < 2:
+        if step.kind is Kind.SUM:
+            pure = [s for s in sources if self.flow.pure(s)]
+            way.params |= {str(self.graph[s].param) for s in pure if self.graph[s].param}
+            if any(self.graph[s].param is None for s in pure) or step.constant:
                 raise _No("a constant is added on the way")
-            return [a for a in args if a not in pure]
-        if node.op == "param":
-            way.params.add(str(node.param))
+            return [s for s in sources if s not in pure]
+        if self.graph[step.index].param is not None:
+            way.params.add(str(self.graph[step.index].param))
             return []
-        if node.op == "embedding":
-            return args[:1]
-        if node.op in ops.ATTENTION:
-            return args[2:3]
-        if node.op in ops.MUL:
-            return self._factor_of(node, args)
-        if node.op in ops.ALIAS | ops.PICK | _HOMOGENEOUS:
-            listed = node.args[0] if node.op in ("cat", "stack") else ()
-            known = [(a, self.graph[a]) for a in args]
-            return [r.node for r in listed if isinstance(r, Ref)] or [
-                a for a, n in known if n.floating and (n.data or n.weights)
-            ]
-        if not node.weights:
+        if step.how is How.ATTENTION:
+            return sources[:1]
+        if step.kind is Kind.PRODUCT:
+            return self._factor_of(step, sources)
+        positive = step.kind is Kind.POINTWISE and step.how in (How.POSITIVE, How.NOISE)
+        mixes = step.kind is Kind.CONTRACT and not self.flow.weights[sources[0]]
+        if mixes:
+            return sources[1:2]
+        if (
+            step.kind in _HOMOGENEOUS
+            or positive
+            or (step.kind is Kind.REDUCE and step.how in _REDUCED)
+        ):
+            known = [s for s in dict.fromkeys(sources) if self.graph[s].floating]
+            known = known[:1] if step.kind is Kind.ROWS else known
+            return [s for s in known if self.flow.data[s] or self.flow.weights[s]]
+        if not self.flow.weights[step.index]:
             raise _No("it acts on the data themselves")
-        raise _No(f"{node.op} does not commute with it")
+        raise _No(f"{self.program.name(step.index)} does not commute with it")
 
-    def _factor_of(self, node: Node, args: list[int]) -> list[int]:
+    def _factor_of(self, step: Step, sources: list[int]) -> list[int]:
         """Of a product only one operand is scaled: the first that leads to weights of its own."""
-        data = [a for a in args if self.graph[a].data]
+        above = [o.node for o in step.operands if o.power > 0]
+        data = [s for s in above if self.flow.data[s]]
         if len(data) == 1:
             return data
         for operand in reversed(data):
-            trial = _Way({node.index}, set())
+            trial = _Way({step.index}, set())
             try:
                 self._back(operand, trial)
-                self._alone(trial, set(self.graph.children[node.index]))
+                self._alone(trial, set(self.graph.children[step.index]))
             except _No:
                 continue
             return [operand]
@@ -203,21 +202,21 @@ class Folder:
                 if child.index not in (way.nodes - way.stops) | ends:
                     raise _No("a value on the way is used elsewhere too")
         for name in way.params:
-            if any(use.node not in way.nodes for use in self.places.uses.by_param[name]):
+            if any(use.node not in way.nodes for use in self.uses.by_param[name]):
                 raise _No(f"{name} is used elsewhere too")
 
 
 def find_folds(
-    drafts: Drafts, operations: Iterable[Operation], places: Places, found: Mapping[int, Any]
+    drafts: Drafts, operations: Iterable[Operation], reading: Reading, found: Mapping[int, Any]
 ) -> tuple[Fold, ...]:
     """For every factor that the drafts put on a module: where it could be baked in."""
-    folder = Folder(places)
+    folder = Folder(reading)
     uses: dict[tuple[str, str], Uses] = {}
     for key, nodes in drafts.scaled.items():
         uses.setdefault(key, []).extend((operand, {consumer}) for consumer, operand in nodes)
     for index, (aggregation, factor) in found.items():
         if factor != 1.0 and aggregation.module is not None:
-            children = {c.index for c in places.graph.live_children(index)}
+            children = {c.index for c in reading.graph.live_children(index)}
             uses.setdefault((aggregation.module, GAMMA), []).append((index, children))
     folds = []
     for operation in operations:

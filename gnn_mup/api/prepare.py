@@ -10,17 +10,13 @@ from typing import Any
 
 from torch import nn
 
-from ..analysis.checks import (
-    no_decoder,
-    no_depth_limit,
-    no_limit_in_spite_of_branches,
-    recurrent_over_layers,
-    warnings_of,
-)
+from ..analysis.attention import scores
+from ..analysis.checks import warnings_of
 from ..analysis.computed import placed_through
-from ..analysis.residual import Residuals
-from ..analysis.roles import overridden
-from ..analysis.scores import scores
+from ..analysis.limits import no_decoder, width_only
+from ..analysis.normalised import is_normalised
+from ..analysis.places import overridden
+from ..analysis.reading import Reading
 from ..audit.run import audited
 from ..base.reference import Reference
 from ..base.shapes import BaseShapes, Matched
@@ -30,14 +26,15 @@ from ..ir.example import Call, as_call, cloned
 from ..ir.trace import trace
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
+from ..rules.placement import Placement
 from ..rules.plan import Branch, Plan, Settings, check_patterns, matches
 from ..rules.table import Family, Role, residual_factor
 from ..surgery.branches import draft_branches
 from ..surgery.drafts import Drafts
 from ..surgery.insert import draft_insertions
-from ..surgery.messages import NORMALISED, draft_messages, draft_queries, gammas, layer_of
+from ..surgery.messages import counts, draft_messages, draft_queries, gammas, layer_of
 from ..surgery.operate import Operation, operate, restore
-from .assemble import Frame, Placement, assemble, scales_of
+from .assemble import Frame, assemble, scales_of
 from .base_models import base_of, reference_of
 from .findings import Findings, adds_per_block, find
 from .fold import find_folds, forward_changes
@@ -58,7 +55,7 @@ def prepare(
     findings = find(model, call, options, base)
     depth = max(options.depth or findings.depth, 1)
     placements = _placements(model, findings, options)
-    width = findings.places.width
+    width = findings.reading.width
     matched, doubts = _beside(model, placements, base, reference, (width, depth))
     frame = Frame(
         width,
@@ -77,9 +74,9 @@ def prepare(
     branches = _draft(drafts, findings, factor, options, base, alpha)
     given = _base_gamma(base, findings) if reference is None else None
     if given is None and options.gamma in ("auto", "layer"):
-        _remeasure(model, call, drafts, findings.residuals)
-    found = gammas(findings.residuals, options.gamma, given)
-    messages = draft_messages(drafts, findings.residuals.graph, found)
+        _remeasure(model, call, drafts, findings.reading)
+    found = gammas(findings.reading, options.gamma, given)
+    messages = draft_messages(drafts, findings.reading.graph, found)
     notes, alarms = _remarks(findings, placements, options, base, branches)
     alarms += doubts
     attention = settings.multipliers.attention
@@ -89,18 +86,18 @@ def prepare(
     operations = drafts.operations()
     plan = replace(
         plan,
-        folds=find_folds(drafts, operations, findings.places, found),
+        folds=find_folds(drafts, operations, findings.reading, found),
         branches=tuple(branches),
         messages=tuple(messages),
         warnings=tuple(alarms),
         notes=(*plan.notes, *notes),
         inserted=bool(findings.inserted),
-        scores=scores(findings.residuals.graph),
+        scores=scores(findings.reading.flow),
     )
     plan = _with_remarks(model, plan, options)
     if options.audit:
         skips = {i.span.end: (i.span.start, factor * alpha) for i in findings.inserted}
-        replay = drafts.interventions(findings.residuals.graph, skips)
+        replay = drafts.interventions(findings.reading.graph, skips)
         own = options.gamma in ("auto", "layer") and given is None
         plan = audited(model, call, plan, operations, replay, own)
     return plan, operations
@@ -116,14 +113,15 @@ def _with_remarks(model: nn.Module, plan: Plan, options: Options) -> Plan:
     return replace(plan, notes=tuple(notes), warnings=tuple(alarms))
 
 
-def _remeasure(model: nn.Module, call: Call, drafts: Drafts, residuals: Residuals) -> None:
+def _remeasure(model: nn.Module, call: Call, drafts: Drafts, reading: Reading) -> None:
     """gamma belongs to the network as it will be: with 1/L, and divided by a first estimate.
 
     In the untouched one sums over neighbours multiply from layer to layer; the features line up
     with the best connected nodes, and overflow in the end.
     """
-    graph = residuals.graph
-    large = [a for a in graph.aggregations if not a.gamma < NORMALISED]
+    graph = reading.graph
+    large = [a for a in graph.aggregations
+             if counts(reading, a) and not is_normalised(reading.flow, a)]  # fmt: skip
     estimates = [a.gamma for a in large if math.isfinite(a.gamma)]
     if not estimates:
         return
@@ -176,7 +174,7 @@ def _draft(
     alpha: float,
 ) -> list[Branch]:
     scale = options.residual != "off"
-    if alpha != 1.0 and not (scale and (findings.residuals.residual or findings.inserted)):
+    if alpha != 1.0 and not (scale and (findings.reading.streams.steps or findings.inserted)):
         raise TransferError(
             "multipliers['branch'] scales residual branches, and none are scaled here: leave it "
             "out, or pass residual='insert'"
@@ -185,7 +183,9 @@ def _draft(
     inserted = (
         draft_insertions(drafts, findings.inserted, factor * alpha) if findings.inserted else []
     )
-    return inserted + draft_branches(drafts, findings.residuals, factor, scale, readouts, alpha)
+    return inserted + draft_branches(
+        drafts, findings.reading.streams, factor, scale, readouts, alpha
+    )
 
 
 def _remarks(
@@ -195,20 +195,19 @@ def _remarks(
     base: BaseShapes | None,
     branches: list[Branch],
 ) -> tuple[list[Note], list[Note]]:
-    places = findings.places
-    alarms = warnings_of(places)
+    reading = findings.reading
+    alarms = warnings_of(reading)
+    if base is not None:  # which shows it, or asks by itself
+        alarms = [note for note in alarms if note.code is not Code.UNKNOWN_GROWTH]
     notes: list[Note] = []
-    if not findings.inserted and (not places.residuals.residual or places.residuals.nested):
-        alarms += no_depth_limit(branches, places.residuals, options.residual)
-        if findings.refused:
-            why = f"no residual connection was inserted: {findings.refused}"
-            notes.append(Note(Code.NOT_INSERTED, why))
-    elif options.residual != "off":
-        alarms += no_limit_in_spite_of_branches(places)
-    alarms += recurrent_over_layers(places)
-    notes += no_decoder(places)
-    for operation in dict.fromkeys(places.uses.unknown.values()):
-        names = [n for n, op in places.uses.unknown.items() if op == operation]
+    alarms += width_only(reading, branches, options.residual, findings.refused)
+    if findings.refused:
+        why = f"no residual connection was inserted: {findings.refused}"
+        notes.append(Note(Code.NOT_INSERTED, why))
+    notes += no_decoder(reading)
+    unknown = reading.uses.unknown
+    for operation in dict.fromkeys(unknown.values()):
+        names = [n for n, op in unknown.items() if op == operation]
         alarms.append(
             Note(
                 Code.UNKNOWN_OPERATION,
@@ -241,15 +240,14 @@ def _contradictions(plan: Plan, placements: Mapping[str, Placement]) -> list[Not
         Note(
             Code.BASE_DIFFERS,
             f"base and delta show {shown} where the trace suggests {traced}; the base was "
-            "followed: "
-            + ", ".join(fold_names(names)),
+            "followed: " + ", ".join(fold_names(names)),
         )
         for (shown, traced), names in found.items()
     ]
 
 
 def _base_gamma(base: BaseShapes | None, findings: Findings) -> float | dict[str, float] | None:
-    graph = findings.residuals.graph
+    graph = findings.reading.graph
     return None if base is None else base.gammas(layer_of(graph, a) for a in graph.aggregations)
 
 

@@ -73,6 +73,7 @@ def _as_text(shapes: BaseShapes) -> str:
         f"branches: {_table(shapes.branches)}",
         f"tuned: {_table(shapes.tuned)}",
         f"head_dims: {_table(shapes.head_dims)}",
+        *([f"constants: {_table(shapes.constants)}"] if shapes.constants else []),
         "tensors:",
     ]
     for name, t in shapes.tensors.items():
@@ -120,7 +121,7 @@ def _table(values: Mapping[str, float]) -> str:
 
 _LIMIT = 64 * 2**20
 _FIELDS = frozenset({"format", "depth", "width", "gamma", "inserted"}) | frozenset(
-    {"adds_per_block", "branches", "tuned", "head_dims", "tensors"}
+    {"adds_per_block", "branches", "tuned", "head_dims", "constants", "tensors"}
 )
 
 
@@ -168,10 +169,11 @@ def _interpret(text: str, read: Reader) -> BaseShapes:
 
 def _read_own(document: Item, top: dict[str, Item], read: Reader) -> BaseShapes:
     top.setdefault("head_dims", Item({}, document.line))
+    top.setdefault("constants", Item({}, document.line))
     _check_keys(document, top, _FIELDS, "the file", read)
     gamma, depth, width, adds = (top[k] for k in ("gamma", "depth", "width", "adds_per_block"))
-    branches, tuned, heads = (
-        read.table(top[key], key) for key in ("branches", "tuned", "head_dims")
+    branches, tuned, heads, constants = (
+        read.table(top[key], key) for key in ("branches", "tuned", "head_dims", "constants")
     )
     tensors = read.table(top["tensors"], "tensors")
     return BaseShapes(
@@ -184,6 +186,7 @@ def _read_own(document: Item, top: dict[str, Item], read: Reader) -> BaseShapes:
         None if is_null(adds) else read.scale(adds, "adds_per_block"),
         {name: read.number(item, f"tuned {name}") for name, item in tuned.items()},
         {name: read.size(item, f"head_dims of {name}") for name, item in heads.items()},
+        {name: read.scale(item, f"constants of {name}") for name, item in constants.items()},
     )
 
 

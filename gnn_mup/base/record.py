@@ -27,7 +27,8 @@ class BaseShapes:
     ``depth``, ``width``, ``gamma`` (one number, or one per layer), ``inserted`` (residuals were
     put in), ``branches`` (how many branches a parameter feeds, 1 if not named) and
     ``adds_per_block`` describe the base's forward pass; ``tuned`` holds what a tuner found,
-    ``head_dims`` the head dimension of every weight that makes attention queries.
+    ``head_dims`` the head dimension of every weight that makes attention queries, ``constants``
+    what stands beside a weight in the forward pass of a layer that normalises itself.
     """
 
     tensors: Mapping[str, BaseTensor]
@@ -39,6 +40,7 @@ class BaseShapes:
     adds_per_block: float | None = None
     tuned: Mapping[str, float] = field(default_factory=dict)
     head_dims: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
 
     def match(self, shapes: Mapping[str, Shape]) -> dict[str, Matched]:
         """Put every parameter of a target beside its base; ``shapes`` are the target's.

@@ -42,6 +42,7 @@ def make_base_shapes(
     branches: Mapping[str, int] | None = None,
     adds_per_block: float | None = None,
     head_dims: Mapping[str, int] | None = None,
+    constants: Mapping[str, float] | None = None,
     unused: Collection[str] = (),
 ) -> BaseShapes:
     """Compare a base model with a delta: the sizes in which they differ are those that grow.
@@ -73,6 +74,7 @@ def make_base_shapes(
         dict(branches or {}),
         adds_per_block,
         head_dims=dict(head_dims or {}),
+        constants=dict(constants or {}),
     )
     if savefile is not None:
         save_base_shapes(made, savefile)

@@ -71,10 +71,12 @@ class Site:
         return Frame(self.code, self.lasti).position
 
     @cached_property
-    def expression(self) -> tuple[tuple[CodeType, int], ...]:
+    def expression(self) -> tuple[tuple[CodeType, Position | int], ...]:
         """What an edit changes: the same in all layers of a loop and in all modules of a class; a
-        function that is called in two places is two expressions."""
-        return tuple((f.code, f.lasti) for f in self.frames) or ((self.code, self.lasti),)
+        function that is called in two places is two expressions. By positions: Python moves to
+        another instruction of the same call once it has specialised it."""
+        frames = self.frames or (Frame(self.code, self.lasti),)
+        return tuple((f.code, f.position or f.lasti) for f in frames)
 
     @property
     def file(self) -> str:
@@ -97,6 +99,7 @@ class Node:
     op: str
     shape: tuple[int, ...]
     floating: bool
+    boolean: bool = False
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     parents: tuple[int, ...] = ()
@@ -107,6 +110,7 @@ class Node:
     param: str | None = None
     site: Site | None = None
     rms: float | None = None
+    row_sum: float | None = None
     callers: tuple[tuple[CodeType, int], ...] = ()
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -48,6 +49,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: list[Tensor] = []
         self._sites: dict[tuple[Any, ...], Site] = {}
         self._writes: dict[Any, tuple[int, ...]] = {}
+        self._written_with: dict[int, int] = {}  # a whole tensor and the view it was written by
         self.paused = False
         for name, parameter in model.named_parameters():
             self._leaf(parameter, "param", name)
@@ -57,6 +59,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _leaf(self, tensor: Tensor, op: str, param: str | None = None) -> Node:
         node = self._add(op, tensor, (), {})
         node.param, node.weights, node.data = param, op == "param", op == "input"
+        if op != "param" and node.floating and len(node.shape) > 1:
+            node.row_sum = row_sum(tensor)
         self.leaves[id(tensor)] = node.index
         self._alive.append(tensor)
         return node
@@ -73,13 +77,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             index=len(self.graph.nodes),
             op=op,
             shape=tuple(tensor.shape),
-            floating=tensor.is_floating_point(),
+            floating=tensor.is_floating_point() or tensor.is_complex(),
+            boolean=tensor.dtype in (torch.bool, torch.uint8),
             args=args,
             kwargs=kwargs,
         )
-        parents = tuple(refs((*args, *kwargs.values())))
-        node.parents = parents
-        for parent in parents:
+        node.parents = tuple(refs((*args, *kwargs.values())))
+        return self._linked(node)
+
+    def _linked(self, node: Node) -> Node:
+        """A node with what follows from its parents, at the end of the graph."""
+        for parent in node.parents:
             other = self.graph.nodes[parent]
             node.ancestors |= other.ancestors | other.bit
             node.data |= other.data
@@ -98,10 +106,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         index, version = tag
         if version != tensor._version and tensor._base is not None:
             whole = tensor._base.__dict__.get(TAG)
-            if whole is not None:  # written to through another view: look at it anew
-                index = self._add("alias", tensor, (Ref(whole[0]),), {}).index
+            if whole is not None:  # perhaps written to through another view: look at it anew
+                index = self._anew(int(index), int(whole[0]))
                 self._tag(tensor, index)
         return int(index)
+
+    def _anew(self, index: int, whole: int) -> int:
+        """The same view of a tensor as it is now."""
+        node = self.graph[index]
+        known = node.ancestors >> whole & 1 or index in self.graph[whole].parents
+        if index == whole or known or self._written_with.get(whole) == index:
+            return index
+        view = node.op in ops.ALIAS | ops.PICK and isinstance(node.args[0], Ref)
+        if node.shape == self.graph[whole].shape or not view:
+            return self._made("alias", node, (Ref(whole),)).index
+        source = self._anew(node.args[0].node, whole)
+        return self._made(node.op, node, (Ref(source), *node.args[1:])).index
+
+    def _made(self, op: str, like: Node, args: tuple[Any, ...]) -> Node:
+        """Another node of the shape and kind of one that is there."""
+        node = replace(like, index=len(self.graph.nodes), op=op, args=args, ancestors=0)
+        node.parents = tuple(refs(args))
+        return self._linked(node)
 
     def _tag(self, tensor: Tensor, index: int) -> None:
         tensor.__dict__[TAG] = (index, tensor._version)
@@ -118,7 +144,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.paused:
+        if self.paused or torch._C._current_graph_task_id() != -1:  # a gradient is being taken
             return func(*args, **kwargs)
         name = ops.base_name(str(func))
         if name in ops.SHAPE_ONLY:
@@ -148,14 +174,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _messages(self, name: str, args: Any) -> Tensor | None:
         """What an operation sums over neighbours: rows that are scattered, or multiplied by an
         adjacency (a square matrix that no weight has made)."""
-        if name in ("mm", "bmm") and args[0].shape[-1] == args[0].shape[-2]:
-            adjacency, rows = (self.graph[self.node_of(t)] for t in args[:2])
-            return args[1] if rows.data and rows.weights and not adjacency.weights else None
+        if name in ("mm", "bmm"):
+            for relation, rows in ((args[0], args[1]), (args[1], args[0])):
+                a, b = (self.graph[self.node_of(t)] for t in (relation, rows))
+                if b.data and b.weights and not a.weights and self._given(a):
+                    return rows  # type: ignore[no-any-return]
+            return None
         if name in ("scatter_reduce", "scatter_reduce_"):
             return args[3] if args[4] == "sum" else None
         if name == "segment_reduce":
             return args[0] if args[1] == "sum" else None
         return args[-1] if name in _SUMS else None
+
+    def _given(self, node: Node) -> bool:
+        """Whether a value was made from what the example or the model brings along."""
+        made = self.graph.members(node.ancestors | node.bit)
+        return any(n.op in ("input", "const") for n in made)
 
     def _outside(self, messages: Tensor, result: Any) -> None:
         """Messages that are summed outside a PyG layer's `aggregate`."""
@@ -229,7 +263,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.site, node.rms = site, operand
         base = tensor._base
         if base is not None:
-            if base.numel() == tensor.numel():
+            alone = not any(self.graph[r].floating for r in refs(args[1:]))
+            if base.numel() == tensor.numel() and alone and name != "alias":
+                whole = self._add(name, base, (Ref(self.node_of(base)), *args[1:]), kwargs)
+                self._written_with[whole.index] = node.index
+            elif base.numel() == tensor.numel():
                 whole = self._add("alias", base, (Ref(node.index),), {})
             else:
                 parts = (Ref(self.node_of(base)), Ref(node.index))
@@ -304,6 +342,15 @@ def rms(tensor: Tensor) -> float:
         stored = values._values() if values.layout is torch.sparse_coo else values.values()
         return math.sqrt(float(stored.float().square().sum()) / values.numel())
     return float(values.float().square().mean().sqrt().item())
+
+
+def row_sum(tensor: Tensor) -> float:
+    """Mean over rows of the sum of absolute values: what a relation multiplies features by."""
+    values = tensor.detach()
+    if values.layout is not torch.strided:
+        stored = values._values() if values.layout is torch.sparse_coo else values.values()
+        return float(stored.float().abs().sum()) / max(values.shape[0], 1)
+    return float(values.abs().float().sum(-1).mean()) if values.numel() else 0.0
 
 
 def peel(graph: Graph, index: int) -> float | None:

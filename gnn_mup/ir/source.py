@@ -111,6 +111,18 @@ def _runs_in(code: CodeType, body: ast.expr) -> bool:
     )
 
 
+def sums_a_display(file: str, position: Position) -> bool:
+    """Whether an expression is the built-in ``sum`` of summands that are written out: as many as
+    stand there, whatever the depth of the model."""
+    try:
+        node = expression_at(file, position)
+    except SurgeryError:
+        return False
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return False
+    return node.func.id == "sum" and isinstance(node.args[0], ast.Tuple | ast.List)
+
+
 __all__ = [
     "Function",
     "definition",

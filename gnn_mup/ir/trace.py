@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
-from .embeddings import mark_features
 from .graph import Graph
 from .meters import aggregations, call_sites
 from .recorder import TAG, Recorder
@@ -34,10 +33,24 @@ def trace(
 
     >>> graph = trace(model, (x, edge_index))                               # doctest: +SKIP
     """
+    try:
+        return _recorded(model, args, kwargs or {}, calls, torch.no_grad())
+    except TraceError as error:
+        if "does not require grad" not in str(error):
+            raise
+    return _recorded(model, args, kwargs or {}, calls, torch.enable_grad())  # forces
+
+
+def _recorded(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    calls: bool,
+    gradients: AbstractContextManager[Any],
+) -> Graph:
     recorder = Recorder(model, calls)
-    with torch.no_grad():
+    with gradients:
         record(model, recorder, args, kwargs)
-    mark_features(recorder.graph)
     return recorder.graph
 
 

@@ -42,7 +42,6 @@ class Code(StrEnum):
     UNEQUAL_BLOCKS = "unequal-blocks"
     UNKNOWN_GROWTH = "unknown-growth"
     UNKNOWN_INITIALISER = "unknown-initialiser"
-    UNKNOWN_JOIN = "unknown-join"
     UNKNOWN_OPERATION = "unknown-operation"
     UNUSED_PARAMETERS = "unused-parameters"
     WIDE_DECODER = "wide-decoder"

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
-from ..analysis.reach import Span
-from ..analysis.residual import Residuals
-from ..analysis.roles import Places
+from ..analysis.reading import Reading, Span
 from ..errors import SurgeryError
-from ..ir import ops
 from ..ir.graph import Call, Graph, Site
+from ..ir.program import Kind
 from ..rules.display import factor_text
 from ..rules.plan import Branch
 from .drafts import Drafts
@@ -29,26 +27,75 @@ class Insertion:
     close: Site
 
 
-def insertions(model: nn.Module, places: Places) -> list[Insertion]:
-    """The width-to-width message-passing layers of a model without residual connections."""
-    graph = places.graph
-    layers = {n for n, m in model.named_modules() if isinstance(m, MessagePassing)}
+def insertions(model: nn.Module, reading: Reading) -> list[Insertion]:
+    """The width-to-width message-passing layers of a model without residual connections.
+
+    Raises `SurgeryError` where something leads round one of them already.
+    """
+    graph = reading.graph
+    layers = {n: m for n, m in model.named_modules() if isinstance(m, MessagePassing)}
     outermost = [
-        c for c in graph.calls if c.module in layers and not _within_layer(c.module, layers)
+        c for c in graph.calls if c.module in layers and not _within_layer(c.module, set(layers))
     ]
     found = []
     for call in outermost:
-        start, end = graph[call.start], graph[call.end]
-        wide = not places.finite[call.start] and not places.finite[call.end]
-        weighted = graph.between(call.start, call.end) & places.lineage.contractions
-        if not wide or start.shape != end.shape or not weighted:
+        wide = reading.is_wide(call.start) and reading.is_wide(call.end)
+        same = graph[call.start].shape == graph[call.end].shape
+        weighted = graph.between(call.start, call.end) & reading.flow.contractions
+        if not wide or not same or not weighted:
             continue
-        last, site = _behind(places, call)
-        if _meets_learned_skip(places.residuals, last) or _one_of_several(places, last):
-            continue
+        last, site = _behind(reading, call)
         opened = call.site(call.lasti)
+        _check_way_round(reading, layers[call.module], Span(call.start, last), call, opened)
         found.append(Insertion(Span(call.start, last), call.module, opened, site))
+    if len(found) > 1 and depth_of(graph, found) == 1:
+        raise SurgeryError(
+            "its layers stand side by side and read the same features: none follows another, so "
+            "there is no stream to put a connection on"
+        )
     return found
+
+
+def _check_way_round(
+    reading: Reading, layer: nn.Module, span: Span, call: Call, site: Site
+) -> None:
+    """Refuse a layer that has a skip of its own, or one that something leads round."""
+    where = f"{site.file}:{site.line}: {site.text!r}: "
+    if getattr(layer, "residual", False) is True:
+        raise SurgeryError(f"{where}{call.module} has a skip through a weight of its own")
+    met = way_round(reading, span)
+    if met is not None:
+        there = reading.graph[met].site
+        line = f" (line {there.line})" if there is not None else ""
+        raise SurgeryError(
+            f"{where}something leads round {call.module} already, and meets its output{line} "
+            "in a way that was not understood as a sum with the identity. If it is one, write "
+            "x + branch"
+        )
+
+
+def way_round(reading: Reading, span: Span) -> int | None:
+    """Where something that is made from a layer's input, round the layer, meets its output before
+    later message passing reads it; None where nothing does."""
+    graph, flow = reading.graph, reading.flow
+    start = reading.program.origin(span.start)[0]
+    same = [n.index for n in graph.members(flow.carried[start])
+            if reading.program[n.index].kind is not Kind.LEAF]  # fmt: skip
+    inside = graph.between(start, span.end)
+    seen: set[int] = set()
+    waiting = same or [start]
+    while waiting:
+        for child in graph.children[waiting.pop()]:
+            skip = child in seen or child == span.end or inside >> child & 1
+            if not skip and graph[child].floating:
+                seen.add(child)
+                waiting.append(child)
+    for index in sorted(seen):
+        meets = graph[index].ancestors >> span.end & 1 and len(set(graph[index].parents)) > 1
+        later = graph.descendants[index] & flow.mixing
+        if meets and later and flow.data[index] and flow.weights[index]:
+            return index
+    return None
 
 
 def _within_layer(name: str, layers: set[str]) -> bool:
@@ -56,75 +103,48 @@ def _within_layer(name: str, layers: set[str]) -> bool:
     return any(".".join(parts[:i]) in layers for i in range(1, len(parts)))
 
 
-def _behind(places: Places, call: Call) -> tuple[int, Site]:
+def _behind(reading: Reading, call: Call) -> tuple[int, Site]:
     """Follow norms, activations and dropout behind a layer, as far as they are called from the
     same function."""
-    graph, here = places.graph, call.end
+    here = call.end
     site = call.site(call.lasti)
     while True:
-        step = _next_call(places, call, here) or _next_operation(graph, call, here)
+        step = _next_call(reading, call, here) or _next_operation(reading, call, here)
         if step is None or step[1] == call.lasti:  # one expression calls all modules in turn
             return here, site
         here, lasti = step
         site = call.site(lasti)
 
 
-def _next_call(places: Places, call: Call, here: int) -> tuple[int, int] | None:
+def _next_call(reading: Reading, call: Call, here: int) -> tuple[int, int] | None:
     """A module called on the value that changes neither its shape nor its neighbours."""
-    graph, lineage = places.graph, places.lineage
+    graph, flow = reading.graph, reading.flow
     for other in graph.calls:
         if other.start != here or other.code is not call.code or other.end == here:
             continue
         inside = graph.between(here, other.end)
         if graph[other.end].shape != graph[here].shape:
             continue
-        plain = not inside & (lineage.contractions | lineage.mixing)
+        plain = not inside & (flow.contractions | flow.mixing)
         if plain and all(inside & c.bit or not c.floating for c in graph.live_children(here)):
             return other.end, other.lasti
     return None
 
 
-def _next_operation(graph: Graph, call: Call, here: int) -> tuple[int, int] | None:
+def _next_operation(reading: Reading, call: Call, here: int) -> tuple[int, int] | None:
+    graph = reading.graph
     children = graph.live_children(here)
     if len(children) != 1:
         return None
     after = children[0]
-    noise = after.op == "mul" and not all(graph[p].data for p in after.parents)
-    if after.op not in ops.UNARY | ops.NORM | {"native_dropout"} and not noise:
-        return None
-    if after.shape != graph[here].shape:
+    step = reading.program[after.index]
+    plain = step.kind is Kind.NORM or (step.kind is Kind.POINTWISE and len(step.operands) == 1)
+    if not plain or after.shape != graph[here].shape:
         return None
     for code, lasti in after.callers:
         if code is call.code:
             return after.index, lasti
     return None
-
-
-def _meets_learned_skip(residuals: Residuals, index: int) -> bool:
-    """A layer that ends in a sum itself (SAGE) is several summands, and one of the additions."""
-    return any(
-        found.kind == "learned skip"
-        and index != found.root
-        and index in (*found.adds, *(leaf.node for leaf in found.leaves))
-        for found in residuals.sums
-    )
-
-
-def _one_of_several(places: Places, index: int) -> bool:
-    """Whether a layer's output is stacked beside that of others which run next to it, one for each
-    relation (`HeteroConv`): a skip round each would count the features several times."""
-    graph = places.graph
-    for child in graph.live_children(index):
-        parts = [graph[p] for p in child.parents] if child.op in ("stack", "cat") else []
-        if any(
-            p.index != index
-            and p.weights
-            and not graph[index].ancestors >> p.index & 1
-            and not p.ancestors >> index & 1
-            for p in parts
-        ):
-            return True
-    return False
 
 
 def depth_of(graph: Graph, found: list[Insertion]) -> int:

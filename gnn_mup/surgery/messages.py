@@ -7,20 +7,18 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from ..analysis.residual import Residuals
-from ..api.assemble import Placement
+from ..analysis.normalised import is_normalised
+from ..analysis.reading import Reading
 from ..base.record import BaseShapes
 from ..base.tensors import Matched
-from ..ir import ops
 from ..ir.graph import Aggregation, Graph
+from ..ir.program import Kind
 from ..rules.notes import Code, Note
+from ..rules.placement import Placement
 from ..rules.plan import Message
 from ..rules.table import query_factor
 from .classes import GAMMA
 from .drafts import Drafts, Factor
-
-NORMALISED = 1.5
-"""An aggregation that multiplies by less than this counts as normalised."""
 
 
 def draft_queries(
@@ -59,26 +57,22 @@ def draft_queries(
 
 
 def gammas(
-    residuals: Residuals, gamma: str | float | None, given: float | Mapping[str, float] | None
+    reading: Reading, gamma: str | float | None, given: float | Mapping[str, float] | None
 ) -> dict[int, tuple[Aggregation, float]]:
-    """The factor of each aggregation, keyed by its node: 1 where it counts as normalised."""
-    found = [a for a in residuals.graph.aggregations if _counts(residuals, a)]
-    large = [a.gamma for a in found if a.gamma >= NORMALISED]
-    mean = sum(large) / len(large) if large else 1.0
+    """The factor of each aggregation, keyed by its node: 1 where it is normalised."""
+    found = [a for a in reading.graph.aggregations if counts(reading, a)]
+    sums = [a for a in found if not is_normalised(reading.flow, a)]
+    mean = sum(a.gamma for a in sums) / len(sums) if sums else 1.0
     out = {}
     for aggregation in found:
         factor = 1.0
         if isinstance(given, Mapping):
-            factor = 1.0 / given.get(layer_of(residuals.graph, aggregation), 1.0)
-        elif given is not None:  # a base is there: the target keeps the base's scale
-            factor = 1.0 / given if aggregation.gamma >= NORMALISED else 1.0
-        elif gamma is not None and aggregation.gamma >= NORMALISED:
-            if gamma == "auto":
-                factor = 1.0 / mean
-            elif gamma == "layer":
-                factor = 1.0 / aggregation.gamma
-            else:
-                factor = 1.0 / float(gamma)
+            factor = 1.0 / given.get(layer_of(reading.graph, aggregation), 1.0)
+        elif aggregation in sums and given is not None:
+            factor = 1.0 / given  # a base is there: the target keeps the base's scale
+        elif aggregation in sums and gamma is not None:
+            own = {"auto": mean, "layer": aggregation.gamma}
+            factor = 1.0 / (own[gamma] if isinstance(gamma, str) else float(gamma))
         out[aggregation.node] = (aggregation, factor)
     return out
 
@@ -90,19 +84,15 @@ def layer_of(graph: Graph, aggregation: Aggregation) -> str:
     return outside if aggregation.module is None else aggregation.module
 
 
-def _counts(residuals: Residuals, aggregation: Aggregation) -> bool:
-    graph, node = residuals.graph, residuals.graph[aggregation.node]
+def counts(reading: Reading, aggregation: Aggregation) -> bool:
+    """Whether an aggregation passes messages: a PyG layer's, or one that mixes nodes."""
+    node = reading.graph[aggregation.node]
     if aggregation.module is not None:
         return aggregation.messages > 0
-    product = node.op in ("mm", "bmm") or node.op in ops.SPARSE
-    if not product and not residuals.lineage.is_message(node):
+    if node.site is None or not reading.flow.mixing >> node.index & 1:
         return False
-    if node.site is None:
-        return False
-    # Divided by a count or a degree right afterwards, or only gathered back (a softmax).
-    after = [graph[c] for c in graph.children[node.index]]
-    divided = any(c.op in ops.MUL and c.rms is not None for c in after)
-    return not divided and not residuals.lineage.under_a_fraction(node)
+    collected = reading.program[node.index].kind is Kind.SCATTER
+    return not collected or not is_normalised(reading.flow, aggregation)  # a softmax's own sum
 
 
 def draft_messages(
@@ -162,4 +152,4 @@ def _source_of(cls: type) -> tuple[str, int]:
         return cls.__module__, 0
 
 
-__all__ = ["NORMALISED", "draft_messages", "draft_queries", "gammas", "layer_of"]
+__all__ = ["counts", "draft_messages", "draft_queries", "gammas", "layer_of"]

@@ -472,6 +472,6 @@ MODELS = [
         "global_attn.*.[qkv].weight": f"hidden width-to-width {D}",
         "global_attn.*.lin_out.weight": f"hidden width-to-width {D}",
         "pred_global.weight": f"decoder width-out {D}",
-    }, depth=1, scaled=0, left=("learned skip",), notes=WIDTH_ONLY), depth_is_size=False,
+    }, depth=1, scaled=L, left=("learned skip",), notes=WIDTH_ONLY), depth_is_size=False,
         shared=True),
 ]  # fmt: skip

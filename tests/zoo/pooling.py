@@ -76,10 +76,10 @@ class LinkPredictor(nn.Module):
 MODELS = [
     Entry("Graph U-Net", unet, ("x", "edge_index", "batch"), Expect({
         "down_convs.0.lin.weight": f"encoder data-in {N0}",
-        "down_convs.[1-4].lin.weight": f"residual width-to-width {D}",
-        "pools.*.select.weight": f"residual direction {D}",
+        "down_convs.[1-4].lin.weight": f"hidden width-to-width {D}",
+        "pools.*.select.weight": f"hidden direction {D}",
         "up_convs.3.lin.weight": f"decoder width-out {D}",
-    }, depth=1, scaled=0, left=("residual",), notes=WIDTH_ONLY), depth_is_size=False,
+    }, depth=1, scaled=0, left=("nested skip",), notes=WIDTH_ONLY), depth_is_size=False,
         seeds=6, because="top-k pooling keeps other nodes in every draw, few at the bottom"),
     Entry("GMT", GMT, ("x", "edge_index", "batch"), Expect({
         "lin.weight": f"encoder data-in {N0}",

@@ -155,9 +155,10 @@ class Task:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TransferWarning)
             if self.transfer is True:
-                return apply_transfer(model, inputs, **how, **self.arguments)  # type: ignore[arg-type]
+                told = {"audit": False, **how, **self.arguments}
+                return apply_transfer(model, inputs, **told)  # type: ignore[arg-type]
             if self.transfer == "mup":
-                relative = {"residual": "off", "gamma": None, **self.arguments}
+                relative = {"residual": "off", "gamma": None, "audit": False, **self.arguments}
                 relative["base"] = self.base(inputs, size[1])
                 return apply_transfer(model, inputs, **how, **relative)  # type: ignore[arg-type]
         raise TransferError(
@@ -182,7 +183,7 @@ class Task:
         try:
             with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
                 warnings.simplefilter("ignore", TransferWarning)
-                return plan_transfer(self.model(size), inputs_of(self.batches[0]))
+                return plan_transfer(self.model(size), inputs_of(self.batches[0]), audit=False)
         except TransferError as error:
             self.unknown = str(error)
             return None

@@ -139,7 +139,7 @@ class Search:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TransferWarning)
                 family = getattr(self.runner.optimizer, "func", self.runner.optimizer)
-                how = {"optimizer": family, "base": base, **self.runner.arguments}
+                how = {"optimizer": family, "base": base, "audit": False, **self.runner.arguments}
                 groups = apply_transfer(model, self.runner.example, **how)
             torch.manual_seed(seed)
             optimizer = make_optimizer(self.runner.optimizer, groups)

@@ -243,7 +243,7 @@ def _multipliers(given: Any, proxy: nn.Module, runner: Runner, base: BaseShapes)
     kept = {}
     for key, ends in MULTIPLIERS.items():
         try:
-            how = {"base": base, **runner.arguments, "multipliers": {key: 2.0}}
+            how = {"base": base, "audit": False, **runner.arguments, "multipliers": {key: 2.0}}
             plan_transfer(proxy, runner.example, **how)
         except TransferError:
             continue

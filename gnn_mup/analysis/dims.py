@@ -1,0 +1,246 @@
+"""The axes of every value: which of them are one and the same. No size is compared with another.
+
+Every axis of every parameter, input and new tensor is an atom. Where a step lines two axes up,
+their atoms become one class; a reshape splits a class into factors or puts some together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..ir.program import How, Kind, Operand, Step
+from .atoms import Atoms, Dim
+from .extend import Weight
+from .flow import Flow
+
+
+class Dims:
+    """The axes of every value of a program."""
+
+    def __init__(self, flow: Flow, described: Mapping[str, Weight] | None = None) -> None:
+        self.flow, self.program, self.described = flow, flow.program, described or {}
+        self.atoms = Atoms()
+        self.of: list[list[Dim]] = []
+        self.made_of: dict[int, Dim] = {}
+        """An atom that is a part of others, or others side by side."""
+        self.part: set[int] = set()
+        self.joins: dict[int, int] = {}
+        """Atoms of axes along which values stand side by side, with the step that puts them so."""
+        self.summed: list[Dim] = []
+        self.read: list[Dim] = []
+        """Axes of features that are summed over: by a weight, by other features, by a sum."""
+        self.counted: list[Dim] = []
+        """Axes that number tensors of a list."""
+        self.feature_axis: dict[int, int] = {}
+        self.feature_axes: dict[int, set[int]] = {}
+        for step in self.program:
+            self.of.append(self._dims(step))
+            self.feature_axis[step.index] = self._feature_axis(step)
+            self.feature_axes[step.index] = self._feature_axes(step)
+
+    # -- the axes of one step's result ------------------------------------------------------------
+
+    def _fresh(self, size: int) -> Dim:
+        return () if size == 1 else (self.atoms.new(size),)
+
+    def _dims(self, step: Step) -> list[Dim]:
+        shape = self.program.shape(step.index)
+        if step.how is How.RECURRENT:
+            return self._recurrent(step, shape)
+        if step.kind is Kind.OPAQUE:
+            return self._opaque(step, shape)
+        if step.how is How.RESHAPE:
+            found = self._reshaped(step.only.node, shape)
+            return found or [self._fresh(n) for n in shape]
+        out: list[Dim | None] = [None] * len(shape)
+        if step.kind is Kind.JOIN and not step.stacked:
+            self._side_by_side(step, shape, out)
+        for operand in step.operands:
+            self._line_up(step, operand, shape, out)
+        for one, other in step.summed:
+            a, b = (self.of[step.operands[o].node][axis] for o, axis in (one, other))
+            self.atoms.unify(a, b)
+            weights = [self.flow.pure(s) for s in step.sources[:2]]
+            learned = self.flow.contractions >> step.index & 1 or all(weights)
+            self.summed += [a, b] if learned else []
+            features = [
+                axis in self.feature_axes[step.operands[o].node] for o, axis in (one, other)
+            ]
+            if learned or all(features):
+                self.read += [a, b]
+        if step.how is How.SOFTMAX and step.axis is not None:
+            self.counted.append(self.of[step.only.node][step.axis])  # categories, clusters, nodes
+        if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN, How.LENGTH):
+            self._reduced(step)
+        found = [self._fresh(n) if d is None else d for n, d in zip(shape, out, strict=True)]
+        if step.kind is Kind.JOIN and step.stacked and step.axis is not None:
+            self.counted.append(found[step.axis])
+        return found
+
+    def _reduced(self, step: Step) -> None:
+        """``(x * w).sum(-1)``, ``(x * y).sum(-1)``, ``x.sum(-1)``: features that are summed."""
+        dims, source = self.of[step.only.node], self.program[step.only.node]
+        gone = [i for i, axis in enumerate(step.only.axes) if axis is None]
+        if self.flow.weighed_sum(step) is not None:
+            self.summed += [dims[i] for i in gone]
+            self.read += [dims[i] for i in gone]
+        elif source.kind is Kind.PRODUCT and len(source.operands) == 2:
+            if self.flow.dot_products >> step.index & 1:
+                self.read += [dims[i] for i in gone]
+        elif self.feature_axis[step.only.node] in gone:
+            self.read.append(dims[self.feature_axis[step.only.node]])
+
+    def _line_up(
+        self, step: Step, operand: Operand, shape: tuple[int, ...], out: list[Dim | None]
+    ) -> None:
+        here = self.program.shape(operand.node)
+        for axis, target in enumerate(operand.axes):
+            if target is None:
+                continue
+            dim = self.of[operand.node][axis]
+            if here[axis] != shape[target]:
+                if step.kind is Kind.PICK and axis == step.axis and out[target] is None:
+                    out[target] = self._part_of(dim, shape[target])
+                continue
+            known = out[target]
+            if known is None:
+                out[target] = dim
+            else:
+                self.atoms.unify(known, dim)
+
+    def _part_of(self, dim: Dim, size: int) -> Dim:
+        found = self._fresh(size)
+        if found:
+            self.made_of[found[0]] = dim
+            self.part.add(found[0])
+        return found
+
+    def _side_by_side(self, step: Step, shape: tuple[int, ...], out: list[Dim | None]) -> None:
+        assert step.axis is not None
+        size = shape[step.axis]
+        parts = [self.of[o.node][step.axis] for o in step.operands]
+        if size > 1:
+            atom = self.atoms.new(size)
+            self.joins[atom] = step.index
+            self.made_of[atom] = tuple(a for part in parts for a in part)
+            out[step.axis] = (atom,)
+
+    def _reshaped(self, source: int, shape: tuple[int, ...]) -> list[Dim] | None:
+        queue = [a for dim in self.of[source] for a in self.atoms.expand(dim)]
+        out: list[Dim] = []
+        for size in shape:
+            taken = () if size == 1 else self.atoms.take(queue, size)
+            if taken is None:
+                return None
+            out.append(taken)
+            queue = list(self.atoms.expand(queue))
+        return out
+
+    def _recurrent(self, step: Step, shape: tuple[int, ...]) -> list[Dim]:
+        """Matrices of recurrent layers are (gates x hidden, in)."""
+        matrices = [s for s in step.sources if self.flow.pure(s) and len(self.of[s]) == 2]
+        features = [s for s in step.sources if s not in matrices and len(self.of[s]) > 1
+                    and self.program.node(s).floating]  # fmt: skip
+        out = [self._fresh(n) for n in shape]
+        if len(matrices) < 2 or not features:
+            return out
+        into, state = matrices[:2]
+        hidden = self.of[state][1]
+        self.atoms.unify(self.of[features[0]][-1], self.of[into][1])
+        for matrix in (into, state):
+            gates = self._reshaped_axis(self.of[matrix][0], self.program.shape(state)[1])
+            if gates:
+                self.atoms.unify(gates, hidden)
+        self.summed += [self.of[into][1], hidden]
+        self.read += [self.of[into][1], hidden]
+        if shape and shape[-1] == self.program.shape(state)[1]:
+            out[-1] = hidden
+        return out
+
+    def _opaque(self, step: Step, shape: tuple[int, ...]) -> list[Dim]:
+        """A kernel of somebody's own: matrices as their layer describes them, else (out, in)."""
+        out = [self._fresh(n) for n in shape]
+        features = [s for s in step.sources if not self.flow.pure(s) and self.of[s]]
+        for source in step.sources if features else ():
+            told = self.described.get(self.program.node(source).param or "", Weight((1,), (0,)))
+            dims = self.of[source]
+            if not self.flow.pure(source) or len(dims) < 2 or not told.fan_in:
+                continue
+            self.atoms.unify(self.features(features[0]), dims[told.fan_in[0]])
+            self.summed += [dims[a] for a in told.fan_in]
+            self.read += [dims[a] for a in told.fan_in]
+            if out and told.fan_out:
+                self.atoms.unify(out[-1], dims[told.fan_out[-1]])
+        return out
+
+    def _reshaped_axis(self, dim: Dim, last: int) -> Dim | None:
+        """The last factor of an axis of (gates, hidden)."""
+        queue = list(self.atoms.expand(dim))
+        total = 1
+        for atom in queue:
+            total *= self.atoms.size[atom]
+        if total != last and self.atoms.take(queue, total // last) is None:
+            return None
+        return self.atoms.take(queue, last)
+
+    def joins_in(self, dim: Dim) -> list[tuple[int, list[Dim]]]:
+        """The steps that put values side by side along this axis, with those values' axes."""
+        here = set(self.atoms.expand(dim))
+        found = []
+        for atom, index in self.joins.items():
+            if here & set(self.atoms.expand((atom,))):
+                step = self.program[index]
+                found.append((index, [self.of[s][step.axis or 0] for s in step.sources]))
+        return found
+
+    def features(self, index: int) -> Dim:
+        """The axis of a value's features: the channels of what a convolution reads or makes, else
+        the last axis."""
+        dims = self.of[index]
+        if not dims:
+            return ()
+        return dims[self.feature_axis[index]]
+
+    def _feature_axis(self, step: Step) -> int:
+        """The axis of a value's features: the channels of a convolution, else the last one,
+        followed through what only moves axes."""
+        rank = len(self.program.shape(step.index))
+        if step.how is How.CONVOLUTION and rank > 1:
+            return 1
+        kept = (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW)
+        if step.kind in kept and step.operands and step.how is not How.RESHAPE:
+            before = self.feature_axis[step.only.node]
+            if 0 <= before < len(step.only.axes) and step.only.axes[before] is not None:
+                return int(step.only.axes[before] or 0)
+        if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
+            for operand in reversed(step.operands[:2]):
+                axis = self.feature_axis[operand.node]
+                target = operand.axes[axis] if 0 <= axis < len(operand.axes) else None
+                features = self.flow.weights[operand.node] and self.flow.data[operand.node]
+                if features and target is not None:
+                    return target
+        if step.how is How.RESHAPE:
+            inner = self.atoms.expand(self.features(step.only.node))[-1:]
+            for axis in reversed(range(rank)):
+                if inner and inner[0] in self.atoms.expand(self.of[step.index][axis]):
+                    return axis
+        return rank - 1
+
+    def _feature_axes(self, step: Step) -> set[int]:
+        """All axes of a value that were features of something: of ``k.T @ v`` both."""
+        found = {self.feature_axis[step.index]}
+        if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
+            for operand in step.operands:
+                if not self.flow.weights[operand.node]:
+                    continue  # a relation of rows
+                known = self.feature_axes[operand.node]
+                found |= {t for i, t in enumerate(operand.axes) if t is not None and i in known}
+            if step.how is How.RESHAPE:
+                before = self.feature_axes[step.only.node]
+                atoms = {a for i in before for a in self.atoms.expand(self.of[step.only.node][i])}
+                for axis, dim in enumerate(self.of[step.index]):
+                    found |= {axis} if atoms & set(self.atoms.expand(dim)) else set()
+        return found
+
+
+__all__ = ["Dims"]

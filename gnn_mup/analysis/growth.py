@@ -1,0 +1,217 @@
+"""Which axes grow with the width: those that weights own, that something sums over, and that no
+input and no output fixes. Sizes decide nothing; where nothing else shows it they raise a doubt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from ..ir.program import Kind, Step
+from .atoms import Dim
+from .dims import Dims
+from .extend import Weight
+from .flow import Flow
+
+
+def list_of(name: str) -> str:
+    """The list a parameter's layer stands in: 'norms.3.weight' and 'norm_3.weight' are such."""
+    return re.sub(r"\d+", "*", name)
+
+
+class Growth(Dims):
+    """The axes of a program, and which of them grow."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        described: Mapping[str, Weight] | None = None,
+        known: Mapping[str, tuple[bool, ...]] | None = None,
+    ) -> None:
+        super().__init__(flow, described)
+        self.known = known or {}
+        self.growing: set[int] = set()
+        self._fixed: set[int] = set()
+
+    def settle(self, streams: Iterable[int] = ()) -> None:
+        """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
+        returns its stream returns a width."""
+        self.growing = self._owned & self._read
+        flowing = {a for s in streams for a in self.atoms.expand(self.of[s][-1])}
+        ends = {a for a in self._returned if a not in flowing}
+        fixed = self._given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
+        fixed |= {a for dim in self.counted for a in self.atoms.expand(dim)}
+        self.growing -= fixed
+        self._fixed = fixed
+        self._derive(fixed)
+        for atom, grows in self._known.items():
+            (self.growing.add if grows else self.growing.discard)(atom)
+
+    def doubt(self, width: int) -> dict[int, int]:
+        """Classes whose growth nothing shows, with their sizes: inner sizes of a layer's own. One
+        that comes from a buffer or a new tensor grows if it is as large as the width; one as large
+        as an input or output, and no multiple of the width, is taken as bound to that; others grow.
+        Returns those of the last sort that are neither a multiple nor a part of the width."""
+        bound = self._returned | self._given
+        sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
+        owned, known = self._owned, self._known
+        open_: dict[int, int] = {}
+        for atom in sorted(made & owned - self._fixed - known.keys()):
+            (self.growing.add if self.atoms.size[atom] == width else self.growing.discard)(atom)
+        for atom in sorted(self.growing & owned - made - known.keys()):
+            size = self.atoms.size[atom]
+            if size and width and width % size and 2 * size % width:
+                if size in sizes:
+                    self.growing.discard(atom)
+                else:
+                    open_[atom] = size
+        self._derive(self._fixed | (owned - self.growing) | (made & self.growing))
+        return {a: n for a, n in open_.items() if a in self.growing}
+
+    @cached_property
+    def _leaves(self) -> list[tuple[Step, str | None]]:
+        return [(s, self.program.node(s.index).param) for s in self.program if s.kind is Kind.LEAF]
+
+    @property
+    def _owned(self) -> set[int]:
+        """Classes of axes of parameters."""
+        return {
+            a for s, p in self._leaves if p for d in self.of[s.index] for a in self.atoms.expand(d)
+        }
+
+    @property
+    def _read(self) -> set[int]:
+        """Classes of features that something sums over, or that the model returns."""
+        found = {a for dim in self.read for a in self.atoms.expand(dim)} | self._returned
+        for step in self.program:  # what nobody reads at all shows nothing
+            if self.flow.contractions >> step.index & 1 and not self._live(step.index):
+                found |= set(self.atoms.expand(self.features(step.index)))
+        for _ in range(3):
+            for atom, source in self.made_of.items():
+                if found & set(self.atoms.expand((atom,))):
+                    found |= set(self.atoms.expand(source))
+                if found & set(self.atoms.expand(source)):
+                    found |= set(self.atoms.expand((atom,)))
+        return found
+
+    def _live(self, index: int) -> bool:
+        return bool(self.program.graph.live >> index & 1)
+
+    @property
+    def _given(self) -> set[int]:
+        """Classes of axes that the example brings along."""
+        found: set[int] = set()
+        for step, param in self._leaves:
+            if param is None and self.flow.data[step.index]:
+                found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
+        return found
+
+    @property
+    def _only_made(self) -> set[int]:
+        """Classes of axes of buffers, globals and new tensors."""
+        found: set[int] = set()
+        for step in self.program:
+            made = step.kind is Kind.MADE or (
+                step.kind is Kind.LEAF and not self.flow.data[step.index]
+                and self.program.node(step.index).param is None
+            )  # fmt: skip
+            if made:
+                found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
+        learned = self._made_by_weights
+        for _ in range(3):
+            for atom, source in self.made_of.items():
+                if learned & set(self.atoms.expand(source)):
+                    learned |= set(self.atoms.expand((atom,)))
+        found -= learned
+        for atom, source in self.made_of.items():
+            parts = self.atoms.expand(source)
+            if parts and all(a in found for a in parts):
+                found |= set(self.atoms.expand((atom,))) - learned
+        return found
+
+    @property
+    def _made_by_weights(self) -> set[int]:
+        """Classes of features that some weight has made."""
+        found: set[int] = set()
+        for step in self.program:
+            if self.flow.contractions >> step.index & 1 and self.of[step.index]:
+                found |= set(self.atoms.expand(self.features(step.index)))
+            elif step.kind is Kind.ROWS and self.flow.pure(step.sources[0]):
+                found |= set(
+                    self.atoms.expand(self.of[step.index][-1] if self.of[step.index] else ())
+                )
+        return found
+
+    @property
+    def _returned(self) -> set[int]:
+        graph = self.program.graph
+        ends = [i for i in graph.outputs if self.of[i] and self.flow.weights[i]]
+        return {a for i in ends for a in self.atoms.expand(self.features(i))}
+
+    @property
+    def _known(self) -> dict[int, bool]:
+        found: dict[int, bool] = {}
+        for step, param in self._leaves:
+            for axis, grows in enumerate(self.known.get(param or "", ())):
+                found.update(dict.fromkeys(self.atoms.expand(self.of[step.index][axis]), grows))
+        return found
+
+    def _one_of_a_list(self, atom: int) -> bool:
+        """Whether a returned axis belongs to one of a list of equal layers: then the model is a
+        backbone that returns its features."""
+        lists: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        for step, param in self._leaves:
+            if param is not None and len(self.of[step.index]) > 1:
+                shape = self.program.shape(step.index)
+                lists.setdefault((list_of(param), shape), []).append(step.index)
+        for (name, _), members in lists.items():
+            own = [m for m in members if atom in self.axes_of(m)]
+            if own and len(members) > len(own) and ".*." in f".{name}":
+                return True
+        return False
+
+    def axes_of(self, index: int) -> set[int]:
+        """The classes of all axes of a value."""
+        return {a for dim in self.of[index] for a in self.atoms.expand(dim)}
+
+    def _heads(self) -> set[int]:
+        """Of a width that is split the leading factors that are never summed over alone."""
+        alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
+        found: set[int] = set()
+        for root in self.atoms.parts:
+            parts = self.atoms.expand((root,))
+            found |= {p for p in parts[:-1] if p not in alone}
+        return found
+
+    def _derive(self, fixed: set[int]) -> None:
+        """An axis of parts side by side grows if one of them does, a part if the whole does; a
+        whole whose parts are all fixed by outputs or inputs is fixed."""
+        atoms = self.atoms
+        parts: dict[int, list[int]] = {}
+        for atom, source in self.made_of.items():
+            root = atoms.find(atom)
+            if atom in self.part:
+                for whole in atoms.expand(source):
+                    parts.setdefault(whole, []).append(root)
+        for whole, pieces in parts.items():
+            if all(set(atoms.expand((p,))) <= fixed - self.growing for p in pieces):
+                self.growing.discard(whole)
+        sources: dict[int, list[int]] = {}
+        for atom, source in self.made_of.items():
+            for root in atoms.expand((atom,)):
+                sources.setdefault(root, []).extend(atoms.expand(source))
+        for _ in range(4):  # joins of parts of joins
+            for root, made in sources.items():
+                if root not in fixed:
+                    grows = any(a in self.growing for a in made if a != root)
+                    (self.growing.add if grows else self.growing.discard)(root)
+
+    def grows(self, dim: Dim) -> bool:
+        return any(a in self.growing for a in self.atoms.expand(dim))
+
+    def is_wide(self, index: int) -> bool:
+        """Whether a value has features that grow with the width."""
+        return self.grows(self.features(index))
+
+
+__all__ = ["Growth", "list_of"]

@@ -1,0 +1,160 @@
+"""Why the depth of a model has no limit, and whether its output has the width: in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from ..rules.display import fold_names
+from ..rules.notes import Code, Note
+from ..rules.plan import Branch
+from .checks import at_their_lines
+from .forms import Sum, Verdict
+from .layers import is_dense, reads_layers_one_by_one
+from .reading import Reading
+
+_REASONS = {
+    Verdict.GATE: "its state is updated through gates (GRU): no depth limit",
+    Verdict.INITIAL: "the first layer's output is added in every layer (initial residual)",
+    Verdict.SCALED: "its skips are scaled by constants of their own",
+    Verdict.LEARNED: "its skips go through weights of their own",
+    Verdict.REMADE: "what it sums up goes through a weight before the next layer takes it up",
+    Verdict.NESTED: "its skips lie inside one another (U-Net): a level more is a network inside "
+    "the network, not one more step. Keep the depth",
+}
+
+
+def width_only(
+    reading: Reading, branches: Iterable[Branch], residual: str, refused: str
+) -> list[Note]:
+    """Why a model transfers in width only; nothing where its depth transfers too."""
+    streams = reading.streams
+    found: list[str] = []
+    if not streams.steps and not reading.spans:
+        shown = {branch.what.split(" (")[0] for branch in branches}
+        found = [text for verdict, text in _REASONS.items() if verdict.value in shown]
+        if is_dense(reading):
+            found.append(
+                "its layers are concatenated (DenseNet): features grow with the depth, which has "
+                "no limit. Keep the depth, or write x + conv(x) in place of cat([x, conv(x)])"
+            )
+        if residual != "off" or found:
+            why = "; ".join(found) or refused or "it has no residual branches"
+            found = [f"transfers in width only: {why}"]
+    elif residual != "off":
+        found = [f"transfers in width only: {why}" for why in _in_spite_of_branches(reading)]
+    if reads_layers_one_by_one(reading.flow):
+        found.append(
+            "transfers in width only: a recurrent layer reads the states of all layers one by one "
+            "(jumping knowledge by LSTM), and has no depth limit"
+        )
+    return [Note(Code.WIDTH_ONLY, text) for text in found]
+
+
+def _in_spite_of_branches(reading: Reading) -> list[str]:
+    """Why the depth of a model with residual branches has no limit."""
+    graph, streams = reading.graph, reading.streams
+
+    def lines(sums: Iterable[Sum], text: str) -> list[str]:
+        nodes = [graph[s.root] for s in sums]
+        return [note.text for note in at_their_lines(Code.WIDTH_ONLY, nodes, text)]
+
+    made = lines(
+        (s for s in streams.sums if s.verdict is Verdict.REMADE),
+        "what is summed up here goes through a weight before the next layer takes it up, so no "
+        "identity leads through the layers. Keep the depth, or write state = state + mlp(...)",
+    )
+    changing = [
+        f"a constant on its branches changes from layer to layer "
+        f"({', '.join(f'{c:.3g}' for c in numbers[:4])}), so deeper is not finer. Keep the depth, "
+        "or write one number for all layers"
+        for numbers in changing_constants(reading)
+    ]
+    again = lines(
+        (s for s in streams.sums if s.verdict is Verdict.INITIAL),
+        "the first layer's output is added in every layer of this part (initial residual): keep "
+        "the number of its layers",
+    )
+    gates = lines(
+        (s for s in streams.sums if s.verdict is Verdict.GATE and _on_a_stream(reading, s)),
+        "the state is updated through a gate here: no depth limit",
+    )
+    ways = [(s.end, t.start) for s, t in pairwise(reading.spans)]
+    masks = [graph.between(end, start) | 1 << start for end, start in ways if end < start]
+    weights = [n for m in masks for n in graph.members(m & reading.flow.contractions)]
+    between = [
+        note.text
+        for note in at_their_lines(
+            Code.WIDTH_ONLY,
+            weights[:1],
+            "a weight stands between layers that got a residual connection each, so no identity "
+            "leads through them. Keep the depth, or write the sum round both",
+        )
+    ]
+    return [*made, *changing[:1], *again, *gates, *between]
+
+
+def _on_a_stream(reading: Reading, found: Sum) -> bool:
+    """Whether a sum lies outside all branches."""
+    return not reading.in_branch(found.root) and reading.free[found.root]
+
+
+def changing_constants(reading: Reading) -> list[list[float]]:
+    """Numbers on the branches of one expression that change from layer to layer."""
+    found: dict[object, list[float]] = {}
+    for here in reading.streams.steps:
+        nodes = {leaf.node for leaf in here.branches}
+        for i, leaf in enumerate(here.leaves):
+            if leaf.node in nodes and not here.lone:
+                key = (here.expression, len(here.leaves), i)
+                found.setdefault(key, []).append(abs(leaf.coefficient))
+    return [c for c in found.values() if max(c) > 1.01 * min(c)]
+
+
+def no_decoder(reading: Reading) -> list[Note]:
+    """A backbone that returns features, or whose last layer may be a decoder or not."""
+    graph, width = reading.graph, reading.width
+    products = reading.flow.dot_products
+    wide = [
+        i for i in graph.outputs
+        if reading.flow.weights[i] and len(graph[i].shape) > 1 and reading.is_wide(i)
+        and not (graph[i].ancestors | 1 << i) & products
+    ]  # fmt: skip
+    if wide and not reading.lasts:
+        size = graph[wide[0]].shape[-1]
+        ends = fold_names(_ends(reading))
+        note = (
+            f"no decoder: the output has the width itself ({size}). A head that is put on it "
+            "belongs into the model before apply_transfer, or it has no rules"
+        )
+        if ends:
+            note += (
+                f"; {ends[0]} was taken as one more layer: if its {size} outputs do not grow with "
+                f"the width, type {_override(ends[0], 'decoder')}"
+            )
+        return [Note(Code.NO_DECODER, note)]
+    same = [i for i in reading.lasts if graph[i].shape[-1:] == (width,) and width > 1]
+    names = fold_names(u.param for i in same for u in reading.uses.at.get(i, ()) if u.in_axes)
+    return [
+        Note(
+            Code.WIDE_DECODER,
+            f"{name}: its output is as wide as the stream ({width}) and was taken as a decoder, "
+            f"whose output does not grow. If it does, type {_override(name, 'hidden')}",
+        )
+        for name in names
+    ]
+
+
+def _ends(reading: Reading) -> list[str]:
+    """Weights behind which no other comes."""
+    later = reading.flow.contractions | reading.flow.dot_products
+    ends = [s for s in reading.contracts() if not reading.graph.descendants[s.index] & later]
+    ends = [s for s in ends if not reading.in_branch(s.index) or reading.spans]
+    return [u.param for s in ends for u in reading.uses.at.get(s.index, ()) if u.how == "matrix"]
+
+
+def _override(name: str, role: str) -> str:
+    return f"roles={{{name!r}: {role!r}}}"
+
+
+__all__ = ["changing_constants", "no_decoder", "width_only"]

@@ -1,0 +1,146 @@
+"""Sums inside the branches of others: long skips round whole chains, and small streams inside one
+layer. Pure: changes verdicts only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..ir.program import Kind
+from .flow import Flow
+from .forms import Sum, Verdict
+
+
+def entries_of(flow: Flow, found: Sum) -> list[tuple[int, int]]:
+    """Where the branches of a sum come in: each with the step that takes it up."""
+    return [(leaf.node, taken_up_by(flow, leaf.add)) for leaf in found.branches]
+
+
+def taken_up_by(flow: Flow, add: int) -> int:
+    """The step that has the summands of an addition for its operands: itself, or a stack."""
+    step = flow.program[add]
+    return step.only.node if step.kind is Kind.REDUCE else add
+
+
+_DETAILS = (Verdict.INITIAL, Verdict.REMADE, Verdict.SCALED, Verdict.LONG)
+
+
+class Nesting:
+    """Settles which of two sums, one inside a branch of the other, is a step."""
+
+    def __init__(self, flow: Flow, sums: list[Sum], before: Mapping[int, Sum]) -> None:
+        self.flow, self.graph, self.sums, self.before = flow, flow.graph, sums, before
+
+    def settle(self) -> None:
+        for outer in sorted(self._steps(), key=lambda s: s.root):
+            if not outer.residual:
+                continue
+            inside = [s for s in self._steps() if s is not outer and self.is_inside(s, outer)
+                      and not self._escapes(s, outer)]  # fmt: skip
+            same = [s for s in inside if self._on_stream_of(s, outer)]
+            if self._chained(same):
+                outer.verdict = Verdict.LONG
+            else:
+                for found in inside:
+                    if not self._broadcast_by(found, outer):
+                        found.verdict = Verdict.INSIDE
+
+        self._inside_branches()
+
+    def beside_the_stream(self) -> None:
+        """``state = mlp(pool(h) + state)``, layer after layer, beside a stream that takes it up: a
+        second recurrence, which goes through weights and round every step."""
+        roots = {s.root for s in self._steps()}
+        kinds = (Verdict.NONE, Verdict.LEARNED, Verdict.INSIDE)
+        for found in self.sums if roots else ():
+            early = self.before.get(found.root)
+            if early is None or found.verdict not in kinds or found.lone:
+                continue
+            if any(self.flow.on_edges[x.node] for x in found.leaves):
+                continue
+            if any(self.flow.carried[x.node] >> early.root & 1 for x in found.leaves):
+                continue
+            if self._round_steps(early.root, found.root, roots):
+                found.verdict = Verdict.REMADE
+
+    def _round_steps(self, start: int, end: int, roots: set[int]) -> bool:
+        """Whether a way through weights, and no neighbours, leads from one sum to the next without
+        passing a step."""
+        way = self.graph.between(start, end)
+        waiting, seen = [start], {start}
+        while waiting:
+            for use in self.flow.program.uses[waiting.pop()]:
+                if use == end:
+                    return True
+                inside = way >> use & 1 and use not in roots and not self.flow.mixing >> use & 1
+                if inside and use not in seen:
+                    seen.add(use)
+                    waiting.append(use)
+        return False
+
+    def _inside_branches(self) -> None:
+        """A sum of another sort whose every way to the outputs leads through a branch is a detail
+        of that branch."""
+        entries = {pair for s in self._steps() for pair in entries_of(self.flow, s)}
+        free = {i for i in self.graph.outputs}
+        for step in reversed(self.flow.program.steps):
+            uses = self.flow.program.uses[step.index]
+            if any(use in free and (step.index, use) not in entries for use in uses):
+                free.add(step.index)
+        for found in self.sums:
+            detail = found.verdict in (
+                Verdict.INITIAL,
+                Verdict.REMADE,
+                Verdict.SCALED,
+                Verdict.LONG,
+            )
+            if detail and entries and found.root not in free:
+                found.verdict = Verdict.INSIDE
+
+    def _steps(self) -> list[Sum]:
+        return [s for s in self.sums if s.residual and s.stream is not None]
+
+    def is_inside(self, inner: Sum, outer: Sum) -> bool:
+        """Whether a branch of one sum was made by way of another."""
+        assert outer.stream is not None
+        start = outer.stream.origin
+        return start < inner.root < outer.root and any(
+            self.graph.between(start, branch.node) >> inner.root & 1 for branch in outer.branches
+        )
+
+    def _escapes(self, inner: Sum, outer: Sum) -> bool:
+        """Whether the inner sum reaches an output without passing the outer one."""
+        seen, waiting = {outer.root}, [inner.root]
+        while waiting:
+            index = waiting.pop()
+            if self.graph.output_mask >> index & 1:
+                return True
+            for use in self.flow.program.uses[index]:
+                if use not in seen:
+                    seen.add(use)
+                    waiting.append(use)
+        return False
+
+    def _on_stream_of(self, inner: Sum, outer: Sum) -> bool:
+        assert inner.stream is not None
+        assert outer.stream is not None
+        return bool(self.flow.carried[inner.stream.origin] >> outer.stream.origin & 1)
+
+    def _chained(self, sums: list[Sum]) -> bool:
+        carried = self.flow.carried
+        return any(
+            late.stream is not None and carried[late.stream.origin] >> early.root & 1
+            for early in sums
+            for late in sums
+            if late is not early
+        )
+
+    def _broadcast_by(self, inner: Sum, outer: Sum) -> bool:
+        """Whether the outer sum adds the inner one, gathered: a virtual node's own stream."""
+        for branch in outer.branches:
+            step = self.flow.program[branch.origin]
+            if step.kind is Kind.ROWS and self.flow.carried[step.sources[0]] >> inner.root & 1:
+                return True
+        return False
+
+
+__all__ = ["Nesting", "entries_of", "taken_up_by"]

@@ -1,0 +1,86 @@
+"""Sums over layers: states that are added up behind the layers, and readouts of each of them.
+
+What grows in number with the depth is divided by that number, unless the model does so itself.
+Pure: changes verdicts, returns records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from ..ir.program import Kind
+from .flow import Flow
+from .forms import Leaf, Sum, Verdict
+
+
+@dataclass
+class Readouts:
+    """Summands of order one, as many as there are layers, added up."""
+
+    found: Sum
+    count: int
+    terms: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(summand, the addition that takes it up) -> a bit of its own."""
+
+
+def settle_sums_over_layers(flow: Flow, sums: list[Sum]) -> list[Readouts]:
+    """Mark sums over layers; returns those of readouts."""
+    stream = any(s.residual for s in sums)
+    readouts = []
+    for found in sums:
+        if found.verdict not in (Verdict.NONE, Verdict.LEARNED, Verdict.MERGE, Verdict.OVER_LAYERS):
+            continue
+        if _divided(flow, found):
+            if found.verdict in (Verdict.OVER_LAYERS, Verdict.MERGE):
+                found.verdict = Verdict.NONE
+            continue
+        leaves = sorted(found.leaves, key=lambda leaf: leaf.origin)
+        made_on = _made_one_from_the_other(flow, leaves)
+        many = found.lone and (found.repeats > 1 or len(leaves) > 2)
+        if made_on and many:
+            found.verdict = Verdict.OVER_LAYERS
+        if found.verdict is Verdict.OVER_LAYERS and stream:
+            continue
+        behind = not flow.graph.descendants[found.root] & flow.mixing
+        rising = all(flow.height[a.node] < flow.height[b.node] for a, b in pairwise(leaves))
+        read = behind and many and rising and _states(flow, leaves)
+        if found.verdict is Verdict.OVER_LAYERS or read:
+            found.verdict = Verdict.READOUTS
+            terms = {(leaf.node, leaf.add): 1 << i for i, leaf in enumerate(leaves)}
+            readouts.append(Readouts(found, len(leaves), terms))
+    return readouts
+
+
+def _made_one_from_the_other(flow: Flow, leaves: list[Leaf]) -> bool:
+    return len(leaves) > 1 and all(
+        flow.graph[b.node].ancestors >> a.origin & 1 for a, b in pairwise(leaves)
+    )
+
+
+def _states(flow: Flow, leaves: list[Leaf]) -> bool:
+    """Whether each summand is read from a later state than the one before: what they share with
+    the next grows, through weights."""
+    shared = []
+    for a, b in pairwise(leaves):
+        common = flow.graph[a.node].ancestors & flow.graph[b.node].ancestors
+        features = [n.index for n in flow.graph.members(common)
+                    if n.floating and flow.data[n.index]]  # fmt: skip
+        if not features:
+            return False
+        shared.append(max(features))
+    return all(flow.learned(a, b) for a, b in pairwise(shared))
+
+
+def _divided(flow: Flow, found: Sum) -> bool:
+    """Whether the sum is a mean already: divided by the number of its summands, before or after."""
+    count = len(found.leaves)
+    if all(abs(abs(leaf.coefficient) * count - 1.0) < 1e-6 for leaf in found.leaves):
+        return True
+    uses = flow.program.live_uses(found.root)
+    if len(uses) != 1 or uses[0].kind is not Kind.PRODUCT or len(uses[0].operands) != 1:
+        return False
+    return any(abs(uses[0].only.coefficient * n - 1.0) < 1e-6 for n in (count, count + 1))
+
+
+__all__ = ["Readouts", "settle_sums_over_layers"]

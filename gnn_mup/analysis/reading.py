@@ -1,0 +1,270 @@
+"""One model, read: program, flow, streams, axes, uses, and where every value leads to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from ..ir.graph import Graph
+from ..ir.opset import read
+from ..ir.program import Kind, Step
+from .extend import Weight
+from .flow import Flow
+from .forms import Verdict
+from .growth import Growth
+from .nesting import entries_of
+from .streams import Streams
+from .uses import Use, Uses
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of the forward pass that an inserted residual connection goes round."""
+
+    start: int
+    end: int
+
+
+class Reading:
+    """All that the passes found, and which values lie in branches, on the stream, in readouts."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        described: Mapping[str, Weight] | None = None,
+        grows: Mapping[str, tuple[bool, ...]] | None = None,
+    ) -> None:
+        self.graph, self.program = graph, read(graph)
+        self.flow = Flow(self.program)
+        self.dims = Growth(self.flow, described, grows)
+        self.flow.feature_axes = self.dims.feature_axes
+        self.streams = Streams(self.flow)
+        self.uses = Uses(self.flow, described)
+        self.spans: list[Span] = []
+        self._settle([s.stream.node for s in self.streams.steps if s.stream is not None])
+
+    def _settle(self, streams: Iterable[int]) -> None:
+        """Which axes grow, and what follows from that."""
+        self.dims.settle(streams)
+        self.__dict__.pop("width", None)
+        self.doubts = self.dims.doubt(self.width)
+        self.__dict__.pop("width", None)
+        self.__dict__.pop("lasts", None)
+        self._reach()
+
+    def with_spans(self, spans: Iterable[Span]) -> Reading:
+        """The same reading with residual connections put in."""
+        self.spans = list(spans)
+        self._settle([s.end for s in self.spans])
+        return self
+
+    @property
+    def depth(self) -> int:
+        return len(self.spans) or self.streams.depth
+
+    def is_wide(self, index: int) -> bool:
+        return self.dims.is_wide(index)
+
+    # -- branches, stream, readouts ---------------------------------------------------------------
+
+    def _reach(self) -> None:
+        """For each value: which levels' branches it feeds, and whether it reaches an output round
+        all branches."""
+        cut: dict[tuple[int, int], int] = {}
+        for found in self.streams.steps:
+            for pair in entries_of(self.flow, found):
+                cut[pair] = 1 << found.level
+        ends = {span.end: 1 << (i + 1) for i, span in enumerate(self.spans)}
+        starts = {span.start: span.end for span in self.spans}
+        size = len(self.graph)
+        self.feeds, self.free = [0] * size, [False] * size
+        after: dict[int, tuple[int, bool]] = {}  # behind the sum that a span ends in
+        for node in reversed(self.graph.nodes):
+            here = node.index
+            feeds, free = 0, bool(self.graph.output_mask >> here & 1)
+            for child in self.graph.children[here]:
+                if (here, child) in cut:
+                    feeds |= cut[here, child]
+                else:
+                    feeds |= self.feeds[child]
+                    free |= self.free[child]
+            if here in starts:
+                more, out = after[starts[here]]
+                feeds, free = feeds | more, free or out
+            if here in ends:
+                after[here] = (feeds, free)
+                feeds, free = ends[here], False
+            self.feeds[here], self.free[here] = feeds, free
+
+    def in_branch(self, index: int) -> bool:
+        return not self.free[index] and bool(self.feeds[index])
+
+    @cached_property
+    def on_stream(self) -> int:
+        """Mask of values between one residual sum and the next, on the stream itself."""
+        after = before = roots = mask = 0
+        for found in self.streams.steps:
+            assert found.stream is not None
+            after |= self.graph.descendants[found.root]
+            before |= self.flow.carried[found.stream.node]
+            roots |= 1 << found.root
+        for node in self.graph.members(before & after):
+            if self.flow.carried[node.index] & roots & ~node.bit:
+                mask |= node.bit
+        return mask & ~roots
+
+    @cached_property
+    def _terms(self) -> list[tuple[int, list[int]]]:
+        """For each sum of readouts, for each value: which summands it reaches the output by, 0
+        where it also has another way."""
+        out = []
+        for many in self.streams.readouts:
+            masks, free = [0] * len(self.graph), [False] * len(self.graph)
+            for node in reversed(self.graph.nodes):
+                here = node.index
+                free[here] = bool(self.graph.output_mask >> here & 1)
+                for child in self.graph.children[here]:
+                    bit = many.terms.get((here, child), 0)
+                    masks[here] |= bit or masks[child]
+                    free[here] |= free[child] and not bit
+            alone = [0 if way else mask for mask, way in zip(masks, free, strict=True)]
+            out.append((many.count, alone))
+        return out
+
+    def readouts_of(self, uses: list[Use]) -> float:
+        """T/n for a parameter that is used nowhere but in n of T readouts; else 1."""
+        for count, masks in self._terms:
+            seen = [masks[use.node] for use in uses]
+            if all(mask.bit_count() == 1 for mask in seen):
+                together = 0
+                for mask in seen:
+                    together |= mask
+                return count / together.bit_count()
+        return 1.0
+
+    # -- widths -----------------------------------------------------------------------------------
+
+    @cached_property
+    def width(self) -> int:
+        """D: the width of the stream, or the commonest width of hidden features."""
+        stream = [s.stream.node for s in self.streams.steps if s.stream is not None]
+        stream += [span.end for span in self.spans]
+        kept = (Verdict.GATE, Verdict.INITIAL, Verdict.SCALED)
+        states = [s.root for s in self.streams.sums if s.verdict in kept]
+        for values in (stream, states):
+            wide = Counter(self._size(v) for v in values if self.is_wide(v))
+            if wide:
+                return _commonest(wide)
+        matrices = [u for u in self.uses.found if u.in_axes and u.out_axes]
+        sizes = Counter(self._product(u, u.out_axes) for u in matrices if self.grows_out(u))
+        sizes.update(
+            self._product(u, u.in_axes)
+            for u in matrices
+            if self.grows_in(u) and not self.is_joined(u)
+        )
+        tables = [u for u in self.uses.found if self.grows_out(u)]
+        sizes = sizes or Counter(self._product(u, u.out_axes) for u in tables)
+        return _commonest(sizes) if sizes else 1
+
+    def is_joined(self, use: Use) -> bool:
+        """Whether a layer reads the states of several layers side by side."""
+        leaf = self.dims.of[self.leaf(use.param)]
+        for join, _ in self.dims.joins_in(tuple(a for axis in use.in_axes for a in leaf[axis])):
+            parts = self.program[join].sources
+            if len(parts) > 1 and all(self.flow.learned(a, b) for a, b in pairwise(parts)):
+                return True
+        return False
+
+    def _product(self, use: Use, axes: tuple[int, ...]) -> int:
+        shape = self.program.shape(self.leaf(use.param))
+        return math.prod(shape[a] for a in axes)
+
+    def _size(self, index: int) -> int:
+        return self.program.shape(index)[self.dims.feature_axis[index]]
+
+    def contracts(self) -> Iterable[Step]:
+        """The steps where features meet a weight."""
+        return (self.program[n.index] for n in self.graph.members(self.flow.contractions))
+
+    def reads_width(self, index: int) -> bool:
+        """Whether a contraction sums over an axis that grows."""
+        return any(
+            use.how == "matrix" and self.grows_in(use) for use in self.uses.at.get(index, ())
+        ) or self._product_reads_width(index)
+
+    def _product_reads_width(self, index: int) -> bool:
+        step = self.program[index]
+        if step.kind is not Kind.REDUCE:
+            return False
+        uses = self.uses.at.get(step.only.node, ())
+        return any(use.how == "matrix" and self.grows_in(use) for use in uses)
+
+    def grows_in(self, use: Use) -> bool:
+        return self._grows(use.param, use.in_axes)
+
+    def grows_out(self, use: Use) -> bool:
+        return self._grows(use.param, use.out_axes)
+
+    def _grows(self, param: str, axes: tuple[int, ...]) -> bool:
+        dims = self.dims.of[self.leaf(param)]
+        return any(self.dims.grows(dims[a]) for a in axes if a < len(dims))
+
+    def leaf(self, param: str) -> int:
+        """The value that a parameter is."""
+        return self._leaves[param]
+
+    @cached_property
+    def _leaves(self) -> dict[str, int]:
+        return {n.param: n.index for n in self.graph if n.param is not None}
+
+    @cached_property
+    def lasts(self) -> set[int]:
+        """Contractions outside all branches behind which no width is read any more."""
+        found = set()
+        products = sum(1 << n.index for n in self.graph.members(self.flow.dot_products)
+                       if self.dims.grows(self.summed_in(n.index)))  # fmt: skip
+        wide = sum(1 << s.index for s in self.contracts() if self.reads_width(s.index))
+        for step in reversed(self.program.steps):
+            here = step.index
+            if not self.flow.contractions >> here & 1:
+                continue
+            reach = self.graph.descendants[here]
+            ends = any((use.how == "matrix" and not self.grows_out(use)) or not use.out_axes
+                       for use in self._uses_of(here))  # fmt: skip
+            behind = reach & (wide | products)
+            live = self.graph.live >> here & 1
+            if live and ends and not behind and not self.in_branch(here):
+                found.add(here)
+        return found
+
+    def summed_in(self, index: int) -> tuple[int, ...]:
+        """The axis that a product of features sums over."""
+        step = self.program[index]
+        if step.kind is Kind.REDUCE:
+            return self.dims.of[step.only.node][step.axis or 0]
+        number, axis = step.summed[0][0]
+        return self.dims.of[step.sources[number]][axis]
+
+    def _uses_of(self, index: int) -> list[Use]:
+        step = self.program[index]
+        at = step.only.node if step.kind is Kind.REDUCE else index
+        return self.uses.at.get(at, [])
+
+
+def _commonest(sizes: Counter[int]) -> int:
+    """The size that most others are small multiples or parts of; of these the commonest, the
+    largest."""
+
+    def fits(size: int) -> int:
+        multiples = (n for o, n in sizes.items() if o % size == 0 and o // size <= 8)
+        parts = (n for o, n in sizes.items() if o < size and size % o == 0 and size // o <= 4)
+        return sum(multiples) + sum(parts)
+
+    return max(sizes, key=lambda size: (fits(size), sizes[size], size))
+
+
+__all__ = ["Reading", "Span"]

@@ -1,0 +1,327 @@
+"""Residual streams: which sums are their steps, judged by expression. Pure: flow in, records out.
+
+A sum is compared with the one that the same expression made one layer before. What carries that one
+on is the stream; what was made from it is a branch; what is the same again is added again and
+again. The first occurrence, where all of this is still one value, is not counted: it is what the
+later ones are.
+"""
+
+from __future__ import annotations
+
+from ..ir.program import Kind
+from .flow import Flow
+from .forms import Leaf, Sum, Verdict, sums_of
+from .levels import set_levels
+from .nesting import Nesting
+from .overlayers import settle_sums_over_layers
+from .terms import Terms
+
+
+class Streams(Terms):
+    """All sums of a program, told apart, and the depth L."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__(flow)
+        self.sums = sums_of(flow)
+        self.before: dict[int, Sum] = {}
+        self._chain()
+        self._judge_repeated()
+        self._judge_alone()
+        self._second_branches()
+        self._one_gate_for_all()
+        self._broadcasts()
+        nesting = Nesting(flow, self.sums, self.before)
+        nesting.settle()
+        self._agree()
+        nesting.beside_the_stream()
+        for found in self.steps:
+            found.mixes = self._mixes(found)
+        self.readouts = settle_sums_over_layers(flow, self.sums)
+        self.depth = set_levels(flow, self.steps)
+
+    @property
+    def steps(self) -> list[Sum]:
+        return [s for s in self.sums if s.residual]
+
+    # -- which sum comes before which -------------------------------------------------------------
+
+    def _chain(self) -> None:
+        """The sum before each: the latest of the same expression that it was made from; of
+        expressions that run once, written out layer by layer, the latest that it carries on."""
+        earlier: dict[object, list[Sum]] = {}
+        alone: list[Sum] = []
+        taken: set[int] = set()
+        for found in self.sums:
+            same = alone if found.lone else earlier.setdefault(found.expression, [])
+            behind = [s for s in reversed(same) if self._follows(found, s)]
+            if behind:  # streams that run beside each other take turns
+                free = [s for s in behind if s.root not in taken]
+                self.before[found.root] = known = (free or behind)[0]
+                taken.add(known.root)
+            same.append(found)
+        begins = {s.root for s in self.before.values()}
+        for found in self.sums:
+            if found.root not in self.before and found.root not in begins and not found.lone:
+                made = self.graph[found.root].ancestors
+                same = [s for s in earlier[found.expression] if made >> s.root & 1]
+                if same:
+                    self.before[found.root] = same[-1]
+
+    def _follows(self, late: Sum, early: Sum) -> bool:
+        carries = [x for x in late.leaves if self.flow.carried[x.node] >> early.root & 1]
+        if late.lone:
+            carries = [x for x in carries if not self.flow.on_edges[x.node]]
+        return bool(carries) and (not late.lone or len(late.leaves) == len(early.leaves))
+
+    # -- one sum beside the one before ------------------------------------------------------------
+
+    def _judge_repeated(self) -> None:
+        for found in self.sums:
+            early = self.before.get(found.root)
+            if early is not None:
+                self._judge(found, early)
+
+    def _judge(self, found: Sum, early: Sum) -> None:
+        carried = self.flow.carried
+        stream = [x for x in found.leaves if carried[x.node] >> early.root & 1]
+        if self._gated(found, early.root, bool(stream)):
+            found.verdict = Verdict.GATE
+            return
+        if not stream:
+            self._judge_without_stream(found, early)
+            return
+        found.stream = max(stream, key=lambda leaf: leaf.origin)
+        others = [x for x in found.leaves if x not in stream
+                  and (self._fixed(x, early) or self._adds(found.stream, x))]  # fmt: skip
+        made = [x for x in others if self._made_from(early.root, x)]
+        if found.lone:  # the sum before is another expression, perhaps of the same layer
+            made = [x for x in others if self._latest_common(found.stream, x) >= 0]
+            if not made and len(stream) == 1:
+                del self.before[found.root]
+                found.stream = None
+                return
+        found.branches = made
+        found.carriers = sum(max(round(abs(x.coefficient)), 1) for x in stream)
+        found.coefficient = self._coefficient(found.stream, early.root)
+        if found.carriers > 1 and not made:
+            apart = self._made_one_from_other(stream)
+            found.verdict = Verdict.OVER_LAYERS if apart else Verdict.MERGE
+        elif abs(found.coefficient - 1.0) > 1e-6 and not self._normed(found.root):
+            found.verdict = Verdict.SCALED
+        elif made:
+            found.verdict, found.branches = Verdict.STEP, others
+        elif others and all(self._of_next_layer(x, early) for x in others):
+            found.verdict = Verdict.OVER_LAYERS
+        elif others and all(self._fixed(x, early) for x in others):
+            found.verdict, found.branches = Verdict.INITIAL, others
+
+    def _fixed(self, leaf: Leaf, early: Sum) -> bool:
+        """The same value as one layer before."""
+        return any(leaf.origin == other.origin for other in early.leaves)
+
+    def _of_next_layer(self, leaf: Leaf, early: Sum) -> bool:
+        """Read from a later state than what was added one layer before, or made from it; not from
+        the sum."""
+        below = max(self.flow.height[x.node] for x in early.leaves)
+        if self.flow.height[leaf.node] > below and not self.flow.on_edges[leaf.node]:
+            return True
+        return any(
+            self.graph[leaf.node].ancestors >> other.origin & 1 and other.origin != leaf.origin
+            and self.flow.learned(other.origin, leaf.node)
+            for other in early.leaves
+        )  # fmt: skip
+
+    def _judge_without_stream(self, found: Sum, early: Sum) -> None:
+        head = early
+        while head.root in self.before:
+            head = self.before[head.root]
+        again = [x for x in found.leaves if self._fixed(x, early)]
+        fresh = [x for x in found.leaves if x not in again]
+        if again and fresh and len(head.leaves) == len(found.leaves):
+            starts = [head.leaves[found.leaves.index(x)] for x in fresh]
+            if all(
+                self.graph[s.node].ancestors >> a.origin & 1 and s.origin != a.origin
+                for s in starts for a in again
+            ) and any(self.flow.learned(early.root, x.node) for x in fresh):  # fmt: skip
+                found.verdict = Verdict.INITIAL
+                return
+        if self._nested(found, early):
+            found.verdict = Verdict.NESTED
+        elif self._learned_skip(found):
+            found.verdict = Verdict.LEARNED
+        else:
+            self._judge_once(found)
+            if found.verdict in (Verdict.STEP, Verdict.MERGE, Verdict.FROM_INPUT):
+                fixed = found.stream is not None and self._fixed(found.stream, early)
+                if found.residual and found.stream is not None and not fixed:
+                    way = self.graph.between(early.root, found.stream.node)
+                    if way & self.flow.mixing:
+                        return  # a stream that begins anew, with another part of the model
+                    found.verdict = Verdict.REMADE
+                else:
+                    found.verdict = Verdict.INSIDE
+
+    def _nested(self, found: Sum, early: Sum) -> bool:
+        """A skip round the very sum before (U-Net): what is skipped was there already, what is
+        added was made from that sum."""
+        made = self.graph[early.root].ancestors
+        skips = [x for x in found.leaves if made >> x.origin & 1 and not self._fixed(x, early)
+                 and not self.flow.on_edges[x.node] and self.flow.weights[x.node]]  # fmt: skip
+        return bool(skips) and any(
+            self._made_from(early.root, x) for x in found.leaves if x not in skips
+        )
+
+    # -- sums without one before ------------------------------------------------------------------
+
+    def _judge_alone(self) -> None:
+        after = {early.root for early in self.before.values()}
+        streams = [s for s in self.sums if s.residual and not s.lone]
+        for found in self.sums:
+            if found.root in self.before or (found.root in after and not found.lone):
+                continue
+            self._judge_once(found)
+            if found.residual and self._once(found, streams):
+                round_steps = any(self._goes_round(found, s) for s in streams)
+                found.verdict = Verdict.LONG if round_steps else Verdict.NONE
+
+    def _once(self, found: Sum, streams: list[Sum]) -> bool:
+        """A sum that happens once beside a stream whose steps are repeated: one more layer, not one
+        more step."""
+        carried = self.flow.carried
+        here = 0
+        for leaf in found.leaves:
+            here |= carried[leaf.node]
+        return any(here >> s.root & 1 for s in streams)
+
+    def _goes_round(self, found: Sum, step: Sum) -> bool:
+        """Whether what a sum skips was there before a step, and what it adds was made after."""
+        assert found.stream is not None
+        made = self.graph[found.branches[0].node].ancestors
+        return bool(made >> step.root & 1) and found.stream.origin < step.root
+
+    def _judge_once(self, found: Sum) -> None:
+        for leaf in sorted(found.leaves, key=lambda x: -x.origin):
+            made = [x for x in found.leaves if x.origin != leaf.origin and self._branch_of(leaf, x)]
+            if not made:
+                continue
+            found.stream, found.branches = leaf, made
+            start = self._latest_common(leaf, made[0])
+            coefficient = self._coefficient(leaf, start)
+            if self._reads_out(found) or self._gated(found, start, True):
+                found.verdict, found.stream, found.branches = Verdict.NONE, None, []
+            elif abs(coefficient - 1.0) > 1e-6 and not self._normed(found.root):
+                found.verdict, found.coefficient = Verdict.SCALED, coefficient
+            elif (
+                self.program[leaf.origin].kind is Kind.LEAF
+                and self.graph[leaf.origin].op == "input"
+            ):
+                found.verdict = Verdict.FROM_INPUT
+            elif found.repeats == 1:
+                found.verdict = Verdict.STEP
+            return
+        carriers = self._same_carriers(found)
+        if carriers and self._made_one_from_other(carriers):
+            found.verdict = Verdict.LONG if len(found.leaves) == 2 else Verdict.NONE
+        elif carriers:
+            found.verdict, found.carriers = Verdict.MERGE, len(carriers)
+        elif self._gated_alone(found):
+            found.verdict = Verdict.GATE
+        elif self._learned_skip(found):
+            found.verdict = Verdict.LEARNED
+
+    # -- what all sums of a stream agree on -------------------------------------------------------
+
+    def _one_gate_for_all(self) -> None:
+        """A cell that runs as one expression has several sums: one that gates speaks for all."""
+        gates = {s.expression for s in self.sums if s.verdict is Verdict.GATE}
+        for expression in gates:
+            same = [s for s in self.sums if s.expression == expression]
+            for found in same:
+                if found.verdict is not Verdict.GATE:
+                    found.verdict, found.stream, found.branches = Verdict.NONE, None, []
+
+    def _second_branches(self) -> None:
+        """``(x + h) + 0.1 * x0``: what is added to a stream once per layer is a branch, also where
+        it is always the same. Without a stream (GCNII) it is none."""
+        roots = sum(1 << s.root for s in self.steps)
+        for found in self.sums:
+            if found.verdict is Verdict.INITIAL and found.stream is not None:
+                early = self.before[found.root]
+                way = self.graph.between(early.root, found.stream.node) & roots
+                if any(self.flow.carried[found.stream.node] >> n.index & 1
+                       for n in self.graph.members(way)):  # fmt: skip
+                    found.verdict = Verdict.STEP
+
+    def _broadcasts(self) -> None:
+        """A virtual node's state is a mere embedding in the first layer, and a branch there too,
+        also where no loop says that the expression is the same."""
+        carried = self.flow.carried
+        for found in self.sums:
+            if found.verdict is not Verdict.NONE or len(found.leaves) != 2 or not found.lone:
+                continue
+            for stream, state in (found.leaves, found.leaves[::-1]):
+                source = self._gathered_from(state)
+                later = source >= 0 and any(
+                    s.stream is not None and carried[s.stream.node] >> found.root & 1
+                    and any(carried[g] >> source & 1 for b in s.branches
+                            if (g := self._gathered_from(b)) >= 0)
+                    for s in self.steps
+                )  # fmt: skip
+                if later and not self.flow.pure(stream.node):
+                    found.verdict, found.stream, found.branches = Verdict.STEP, stream, [state]
+
+    def _agree(self) -> None:
+        """The first sum of a chain is what the next one is, at the same positions."""
+        for found in reversed(self.sums):
+            early = self.before.get(found.root)
+            known = early is None or early.root in self.before or early.lone
+            if early is None or known or early.verdict is Verdict.INSIDE:
+                continue
+            kept = found.verdict in (Verdict.STEP, Verdict.SCALED, Verdict.GATE, Verdict.INITIAL,
+                                     Verdict.LEARNED, Verdict.MERGE, Verdict.OVER_LAYERS,
+                                     Verdict.REMADE)  # fmt: skip
+            if not kept or len(early.leaves) != len(found.leaves):
+                continue
+            at = {id(leaf): i for i, leaf in enumerate(found.leaves)}
+            early.verdict, early.coefficient = found.verdict, found.coefficient
+            early.carriers = found.carriers
+            if found.stream is not None:
+                early.stream = early.leaves[at[id(found.stream)]]
+                early.branches = [early.leaves[at[id(x)]] for x in found.branches]
+                if early.verdict is Verdict.SCALED and early.stream.coefficient != 1.0:
+                    early.coefficient = early.stream.coefficient
+            if early.residual and self._reads_out(early):
+                early.verdict, early.stream, early.branches = Verdict.NONE, None, []
+
+    def _reads_out(self, found: Sum) -> bool:
+        """Whether a stream knows of no data, and data reaches the outputs by this sum only: learned
+        queries, where what is added is a readout."""
+        assert found.stream is not None
+        if not self.flow.pure(found.stream.node):
+            return False
+        made = self.graph[found.root].ancestors
+        waiting = [n.index for n in self.graph.members(made)
+                   if self.flow.data[n.index] and n.floating]  # fmt: skip
+        seen = {found.root, *waiting}
+        while waiting:
+            here = waiting.pop()
+            if self.graph.output_mask >> here & 1:
+                return False
+            for use in self.program.uses[here]:
+                if use not in seen:
+                    seen.add(use)
+                    waiting.append(use)
+        return True
+
+    def _mixes(self, found: Sum) -> bool:
+        assert found.stream is not None
+        known = self.graph[found.stream.node].ancestors
+        for branch in found.branches:
+            own = self.graph[branch.node].ancestors | 1 << branch.node
+            way = self.graph.between(found.stream.origin, branch.node) or own & ~known
+            if way & self.flow.mixing:
+                return True
+        return False
+
+
+__all__ = ["Streams"]

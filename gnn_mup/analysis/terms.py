@@ -1,0 +1,186 @@
+"""Questions about the summands of one sum: what carries what, what was made from it, and how."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from ..ir.program import How, Kind
+from .flow import Flow
+from .forms import Leaf, Sum, addends, products_in
+
+
+class Terms:
+    """Answers from the flow of a program."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow, self.program, self.graph = flow, flow.program, flow.graph
+
+    def _made_from(self, root: int, leaf: Leaf) -> bool:
+        """Made from an earlier sum through a weight, or through neighbours."""
+        if not self.graph[leaf.node].ancestors >> root & 1:
+            return False
+        way = self.graph.between(root, leaf.node)
+        return bool(way & (self.flow.contractions | self.flow.mixing))
+
+    def _adds(self, stream: Leaf, other: Leaf) -> bool:
+        """Whether a summand brings in something new beside the stream: what is made from it without
+        a weight or a neighbour (the mean that a norm takes off) does not."""
+        start = self._latest_common(stream, other)
+        way = self.graph.between(start, other.node) if start >= 0 else ~0
+        return bool(way & (self.flow.contractions | self.flow.mixing))
+
+    def _made_one_from_other(self, leaves: list[Leaf]) -> bool:
+        carried = self.flow.carried
+        return any(
+            carried[b.origin] >> a.origin & 1
+            for a in leaves
+            for b in leaves
+            if a.origin != b.origin
+        )
+
+    def _gated(self, found: Sum, root: int, plain: bool) -> bool:
+        """``g * h + (1 - g) * x``, ``x + g * (h - x)``: the coefficient of the stream is learned,
+        or depends on data."""
+        pairs = [pair for leaf in found.leaves for pair in products_in(self.flow, leaf)]
+        for value, gate in pairs:
+            if not self.flow.carried[value] >> root & 1:
+                continue
+            learned = self.flow.data[gate] and not plain
+            if learned or self._complement(gate, pairs) or self._opposes(value, root):
+                return True
+        return False
+
+    def _complement(self, gate: int, pairs: list[tuple[int, int]]) -> bool:
+        """Whether another summand is multiplied by what this gate leaves over from one."""
+        flipped = [self._flipped(g) for _, g in pairs]
+        others = [g for _, g in pairs]
+        return self._flipped(gate) in others or gate in flipped
+
+    def _flipped(self, gate: int) -> int:
+        """g of ``1 - g``; -1 for anything else."""
+        step = self.program[self.program.origin(gate)[0]]
+        alone = step.kind is Kind.SUM and len(step.operands) == 1
+        turned = alone and step.constant == 1.0 and step.only.coefficient == -1.0
+        return step.only.node if turned else -1
+
+    def _opposes(self, value: int, root: int) -> bool:
+        """``h - x``: a difference in which one side carries the stream and the other does not."""
+        step = self.program[self.program.origin(value)[0]]
+        if step.kind is not Kind.SUM or step.index == root:
+            return False
+        sides = [(self.flow.carried[o.node] >> root & 1, o.coefficient) for o in step.operands]
+        return len({carries for carries, _ in sides}) > 1 and any(c and k < 0 for c, k in sides)
+
+    def _learned_skip(self, found: Sum) -> bool:
+        """Summands made through weights from one common value, one from the node itself and one
+        from its neighbours."""
+        common = ~0
+        for leaf in found.leaves:
+            common &= self.graph[leaf.node].ancestors | 1 << leaf.node
+        start = (common & ~self._roots_of_data).bit_length() - 1
+        whole = set(range(len(self.program.shape(found.root))))
+        for leaf in found.leaves:
+            step = self.program[leaf.add]
+            axes = step.operands[leaf.operand].axes if step.kind is Kind.SUM else ()
+            if axes and not set(axes) >= whole:
+                return False
+        if start < 0 or not all(self.flow.learned(start, x.node) for x in found.leaves):
+            return False
+        if any(self.flow.on_edges[x.node] for x in found.leaves):
+            return False
+        ways = [self.graph.between(start, x.node) & self.flow.mixing for x in found.leaves]
+        return any(ways) and not all(ways)
+
+    @cached_property
+    def _roots_of_data(self) -> int:
+        """Leaves that are no features of the network: what is made of them shares no state."""
+        return sum(1 << s.index for s in self.program if s.kind is Kind.LEAF
+                   and s.index not in self.flow.features_of_parameters)  # fmt: skip
+
+    def _coefficient(self, leaf: Leaf, root: int) -> float:
+        """What the stream is multiplied by from one sum to the next, 1 where a norm is on the
+        way."""
+        step = self.program[leaf.add]
+        mean = 1.0 / len(addends(self.flow, step)) if step.how is How.MEAN else 1.0
+        coefficient = step.operands[leaf.operand].coefficient if step.kind is Kind.SUM else mean
+        index = leaf.node
+        while index != root:
+            step = self.program[index]
+            if step.kind is Kind.NORM:
+                return 1.0
+            ways = [s for s in self.flow.carries(step) if self.flow.carried[s] >> root & 1]
+            if not ways:
+                return coefficient
+            taken = next(o for o in step.operands if o.node == ways[-1]) if any(
+                o.node == ways[-1] for o in step.operands) else None  # fmt: skip
+            if taken is None:  # a stack that is added up
+                coefficient *= 1.0
+            elif step.kind is Kind.PRODUCT and len(step.operands) == 1:
+                coefficient *= taken.coefficient
+            index = ways[-1]
+        return coefficient
+
+    def _normed(self, index: int) -> bool:
+        """Whether nothing but norms take up the sum: then only the summands' proportion matters."""
+        waiting, norms = [index], 0
+        while waiting:
+            for use in self.program.live_uses(waiting.pop()):
+                if use.kind is Kind.NORM:
+                    norms += 1
+                elif self.program.same(use.index) is not None:
+                    waiting.append(use.index)
+                else:
+                    return False
+        return norms > 0
+
+    def _latest_common(self, leaf: Leaf, other: Leaf) -> int:
+        """The latest value that one summand carries on and the other was made from, or -1."""
+        made = self.graph[other.node].ancestors
+        return (self.flow.carried[leaf.origin] & made & ~self._roots_of_data).bit_length() - 1
+
+    def _branch_of(self, leaf: Leaf, other: Leaf) -> bool:
+        start = self._latest_common(leaf, other)
+        if start < 0 or self.flow.carried[other.node] >> start & 1:
+            return False
+        higher = self.flow.degree[other.node] > self.flow.degree[leaf.node]
+        whole = self._is_whole(leaf) and not self.flow.on_edges[leaf.node]
+        return whole and self.flow.learned(start, other.node) and higher
+
+    def _is_whole(self, leaf: Leaf) -> bool:
+        """What is broadcast in a sum is no stream."""
+        step = self.program[leaf.add]
+        if step.kind is not Kind.SUM:
+            return True
+        axes = step.operands[leaf.operand].axes
+        ones = [i for i, n in enumerate(self.program.shape(leaf.add)) if n == 1]
+        return {*axes, *ones} >= set(range(len(self.program.shape(leaf.add))))
+
+    def _same_carriers(self, found: Sum) -> list[Leaf]:
+        """Summands that all carry one and the same earlier value on."""
+        carried = self.flow.carried
+        for i, leaf in enumerate(found.leaves):
+            same = [
+                x for x in found.leaves[i:]
+                if carried[leaf.origin] & carried[x.origin] & ~self._roots_of_data
+                and x.coefficient * leaf.coefficient > 0
+            ]  # fmt: skip
+            if len(same) > 1:
+                return same
+        return []
+
+    def _gated_alone(self, found: Sum) -> bool:
+        """``g * h + (1 - g) * x`` that happens once."""
+        pairs = [pair for leaf in found.leaves for pair in products_in(self.flow, leaf)]
+        return any(
+            self.flow.learned(value, new) and self._complement(gate, [(new, other)])
+            for value, gate in pairs
+            for new, other in pairs
+        )
+
+    def _gathered_from(self, leaf: Leaf) -> int:
+        """What a broadcast state is the state of, -1 where it is none."""
+        step = self.program[leaf.origin]
+        return self.program.origin(step.sources[0])[0] if step.kind is Kind.ROWS else -1
+
+
+__all__ = ["Terms"]

@@ -1,0 +1,128 @@
+"""Functions of each element: products, sums, activations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..graph import Graph
+from ..program import How, Kind, Operand, Step
+from .seen import Seen, op
+
+# -- element by element ----------------------------------------------------------------------------
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@op("mul div true_divide multiply divide floor_divide remainder")
+def _mul(seen: Seen) -> Step:
+    first, second = seen.arg(0), seen.arg(1)
+    divides = seen.name != "mul" and seen.name != "multiply"
+    if seen.name in ("floor_divide", "remainder"):
+        return seen.step(Kind.POINTWISE, [seen.same(seen.tensors()[0])])
+    number = _number(second)
+    if number is not None:
+        factor = (1.0 / number if number else math.inf) if divides else number
+        return seen.step(Kind.PRODUCT, [seen.same(first.node, factor)])
+    if _number(first) is not None:
+        return seen.step(Kind.PRODUCT, [seen.same(second.node, float(first))])
+    a, b = first.node, second.node
+    for value, noise in ((a, b), (b, a)):
+        if _is_noise(seen.graph, noise) and not divides:
+            return seen.step(Kind.POINTWISE, [seen.same(value)], How.NOISE)
+    return seen.step(Kind.PRODUCT, [seen.same(a), seen.same(b, 1.0, -1 if divides else 1)])
+
+
+def _is_noise(graph: Graph, index: int) -> bool:
+    """``bernoulli(p) / p``: dropout, written out."""
+    node = graph[index]
+    while node.op.removesuffix("_") in ("div", "mul", "_to_copy", "clone") and node.parents:
+        node = graph[node.parents[0]]
+    return node.op.removesuffix("_") in ("bernoulli", "native_dropout")
+
+
+@op("add sub subtract")
+def _add(seen: Seen) -> Step:
+    first, second = seen.arg(0), seen.arg(1)
+    alpha = _number(seen.node.kwargs.get("alpha", seen.arg(2, "", 1))) or 1.0
+    sign = -alpha if seen.name.startswith("sub") else alpha
+    number = _number(second)
+    if number is not None:
+        return seen.step(Kind.SUM, [seen.same(first.node)], constant=sign * number)
+    if _number(first) is not None:
+        return seen.step(Kind.SUM, [seen.same(second.node, sign)], constant=float(first))
+    return seen.step(Kind.SUM, [seen.same(first.node), seen.same(second.node, sign)])
+
+
+@op("rsub")
+def _rsub(seen: Seen) -> Step:
+    other = _number(seen.arg(1)) or 0.0
+    return seen.step(Kind.SUM, [seen.same(seen.tensor(0), -1.0)], constant=other)
+
+
+@op("neg negative")
+def _neg(seen: Seen) -> Step:
+    return seen.step(Kind.PRODUCT, [seen.same(seen.tensor(0), -1.0)])
+
+
+@op("where")
+def _where(seen: Seen) -> Step:
+    tensors = [t for t in seen.tensors() if seen.graph[t].floating]
+    return seen.step(Kind.WRITE, [seen.same(t) for t in tensors])
+
+
+@op("maximum minimum fmax fmin logaddexp logaddexp2 hypot atan2 fmod copysign cross linalg_cross")
+def either(seen: Seen) -> Step:
+    return seen.step(Kind.POINTWISE, [seen.same(t) for t in seen.tensors()], How.EXTREME)
+
+
+@op("outer ger")
+def _outer(seen: Seen) -> Step:
+    a, b = seen.tensors()
+    return seen.step(Kind.PRODUCT, [Operand(a, (0,)), Operand(b, (1,))])
+
+
+def _pointwise(names: str, how: How) -> None:
+    def handler(seen: Seen) -> Step:
+        return seen.step(Kind.POINTWISE, [seen.same(seen.tensors()[0])], how)
+
+    op(names)(handler)
+
+
+_pointwise("relu relu6 leaky_relu rrelu rrelu_with_noise _prelu_kernel prelu threshold hardtanh "
+           "clamp clamp_min clamp_max hardshrink softshrink", How.POSITIVE)  # fmt: skip
+_pointwise("gelu silu elu selu celu tanh hardswish softplus mish log_sigmoid_forward log_sigmoid "
+           "softsign hardsigmoid", How.ACTIVATION)  # fmt: skip
+_pointwise("sigmoid special_expit", How.SQUASH)
+_pointwise("exp expm1", How.EXP)
+
+
+@op("softmax _softmax _safe_softmax _sparse_softmax")
+def _softmax(seen: Seen) -> Step:
+    source = seen.same(seen.tensors()[0])
+    return seen.step(Kind.POINTWISE, [source], How.SOFTMAX, axis=seen.axis(seen.arg(1, "dim", -1)))
+
+
+_pointwise("rsqrt reciprocal", How.RECIPROCAL)
+_pointwise("""
+    log sin cos sqrt abs erf erfc logit log_softmax _log_softmax nan_to_num square sign round floor
+    ceil trunc log1p log2 log10 cumsum cumprod real imag isnan isfinite isinf eq ne lt gt le ge
+    logical_not logical_and logical_or bitwise_not bitwise_and bitwise_or bitwise_xor acosh asinh
+    atanh acos asin atan sinh cosh tan sgn digamma lgamma frac
+""", How.PLAIN)  # fmt: skip
+
+
+@op("pow")
+def _pow(seen: Seen) -> Step:
+    exponent = _number(seen.arg(1))
+    how = How.RECIPROCAL if exponent is not None and exponent < 0 else How.PLAIN
+    found = seen.tensors()
+    return seen.step(Kind.POINTWISE, [seen.same(found[0])], how)
+
+
+@op("glu")
+def _glu(seen: Seen) -> Step:
+    source, axis = seen.tensors()[0], seen.axis(seen.arg(1, "dim", -1))
+    return seen.step(Kind.PICK, [Operand(source, tuple(range(len(seen.shape))))], axis=axis)

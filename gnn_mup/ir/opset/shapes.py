@@ -1,0 +1,159 @@
+"""Where values begin, views of them, parts of them, and values side by side."""
+
+from __future__ import annotations
+
+import math
+
+from ..graph import Ref
+from ..program import Axes, How, Kind, Operand, Step
+from .seen import Seen, op
+
+# -- where values begin ----------------------------------------------------------------------------
+
+
+@op("input param const")
+def _leaf(seen: Seen) -> Step:
+    return seen.step(Kind.LEAF, [])
+
+
+@op("""
+    new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like
+    full_like rand_like randn_like randint_like bernoulli normal uniform zero fill random
+    exponential zeros ones empty full arange rand randn randint eye linspace
+    scalar_tensor empty_strided randperm logspace
+""")
+def _made(seen: Seen) -> Step:
+    return seen.step(Kind.MADE, [])
+
+
+# -- views -----------------------------------------------------------------------------------------
+
+
+@op("""
+    view _unsafe_view reshape flatten _reshape_alias view_as squeeze unsqueeze view_as_real
+    view_as_complex
+""")
+def _reshape(seen: Seen) -> Step:
+    source = seen.tensors()[0]
+    if seen.graph[source].shape == seen.shape:
+        return seen.step(Kind.VIEW, [seen.same(source)])
+    return seen.step(Kind.VIEW, [seen.nowhere(source)], How.RESHAPE)
+
+
+@op("""
+    clone contiguous detach alias lift_fresh lift_fresh_copy _to_copy to type_as _conj conj
+    resolve_conj to_dense to_sparse coalesce _coalesce _values values native_dropout_backward
+    positive _sparse_mask set_data
+""")
+def _alias(seen: Seen) -> Step:
+    source = seen.node.parents[0]
+    if seen.graph[source].shape != seen.shape:
+        return seen.step(Kind.VIEW, [seen.nowhere(source)], How.RESHAPE)
+    return seen.step(Kind.VIEW, [seen.same(source)])
+
+
+@op("expand expand_as repeat broadcast_to")
+def _expand(seen: Seen) -> Step:
+    return seen.step(Kind.VIEW, [seen.same(seen.tensors()[0])])
+
+
+@op("native_dropout dropout feature_dropout alpha_dropout")
+def _dropout(seen: Seen) -> Step:
+    if seen.node.output:
+        return seen.step(Kind.MADE, [])
+    return seen.step(Kind.POINTWISE, [seen.same(seen.tensors()[0])], How.NOISE)
+
+
+def _permuted(seen: Seen, source: int, order: list[int]) -> Step:
+    """``order[i]`` is the axis of the source that becomes axis i."""
+    return seen.step(Kind.VIEW, [Operand(source, tuple(order.index(a) for a in range(len(order))))])
+
+
+@op("t numpy_T mT mH adjoint")
+def _turned(seen: Seen) -> Step:
+    source = seen.tensors()[0]
+    rank = seen.rank(source)
+    order = list(range(rank))
+    order[-2:] = order[-2:][::-1]
+    return _permuted(seen, source, order)
+
+
+@op("transpose swapaxes swapdims")
+def _transpose(seen: Seen) -> Step:
+    source = seen.tensors()[0]
+    order = list(range(seen.rank(source)))
+    a, b = seen.axis(seen.arg(1)), seen.axis(seen.arg(2))
+    order[a], order[b] = order[b], order[a]
+    return _permuted(seen, source, order)
+
+
+@op("permute")
+def _permute(seen: Seen) -> Step:
+    return _permuted(seen, seen.tensors()[0], [seen.axis(a) for a in seen.arg(1)])
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _picked(seen: Seen, axis: int, gone: bool = False) -> Step:
+    source = seen.tensors()[0]
+    axes: list[int | None] = list(range(seen.rank(source)))
+    if gone:
+        axes = [None if a == axis else a - (a > axis) for a in range(seen.rank(source))]
+    elif seen.graph[source].shape == seen.shape:
+        return seen.step(Kind.VIEW, [seen.same(source)])
+    return seen.step(Kind.PICK, [Operand(source, tuple(axes))], axis=axis)
+
+
+@op("select")
+def _select(seen: Seen) -> Step:
+    rank = seen.rank(seen.tensors()[0])
+    return _picked(seen, seen.axis(seen.arg(1), rank), gone=True)
+
+
+@op("unbind")
+def _unbind(seen: Seen) -> Step:
+    rank = seen.rank(seen.tensors()[0])
+    return _picked(seen, seen.axis(seen.arg(1, "dim", 0), rank), gone=True)
+
+
+@op("slice narrow")
+def _slice(seen: Seen) -> Step:
+    return _picked(seen, seen.axis(seen.arg(1, "dim", 0)))
+
+
+@op("split split_with_sizes unsafe_split unsafe_split_with_sizes chunk unsafe_chunk")
+def _split(seen: Seen) -> Step:
+    return _picked(seen, seen.axis(seen.arg(2, "dim", 0)))
+
+
+@op("roll flip rot90 tril triu constant_pad_nd pad reflection_pad1d replication_pad1d "
+    "sort topk unfold as_strided diagonal upsample_nearest1d")  # fmt: skip
+def _reordered(seen: Seen) -> Step:
+    """The same features in another order, fewer, or beside zeros."""
+    source = seen.tensors()[0]
+    if seen.rank(source) != len(seen.shape):
+        return seen.step(Kind.PICK, [seen.nowhere(source)])
+    kept = [n == m for n, m in zip(seen.graph[source].shape, seen.shape, strict=True)]
+    axes = tuple(i if same else None for i, same in enumerate(kept))
+    axis = next((i for i, same in enumerate(kept) if not same), None)
+    return seen.step(Kind.PICK, [Operand(source, axes)], axis=axis)
+
+
+# -- side by side ----------------------------------------------------------------------------------
+
+
+@op("cat stack hstack vstack")
+def _join(seen: Seen) -> Step:
+    parts = [r.node for r in seen.arg(0) if isinstance(r, Ref)]
+    parts = [p for p in parts if math.prod(seen.graph[p].shape) or len(parts) == 1] or parts
+    axis = seen.axis(seen.arg(1, "dim", 0))
+    stacked = seen.name == "stack"
+    axes: list[Axes]
+    if stacked:
+        axes = [tuple(i + (i >= axis) for i in range(seen.rank(p))) for p in parts]
+    else:
+        axes = [tuple(None if i == axis else i for i in range(seen.rank(p))) for p in parts]
+    operands = [Operand(p, a) for p, a in zip(parts, axes, strict=True)]
+    ones = not stacked and all(seen.graph[p].shape[axis] == 1 for p in parts) and len(parts) > 1
+    return seen.step(Kind.JOIN, operands, axis=axis, stacked=stacked or ones)
