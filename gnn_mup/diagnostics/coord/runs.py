@@ -156,7 +156,7 @@ class Task:
             warnings.simplefilter("ignore", TransferWarning)
             if self.transfer is True:
                 told = {"audit": False, **how, **self.arguments}
-                return apply_transfer(model, inputs, **told)  # type: ignore[arg-type]
+                return apply_transfer(model, inputs, **told)
             if self.transfer == "mup":
                 relative = {"residual": "off", "gamma": None, "audit": False, **self.arguments}
                 relative["base"] = self.base(inputs, size[1])

@@ -85,7 +85,8 @@ class Runner:
             more = {"base": self.base(cell.depth)}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TransferWarning)
-            groups = apply_transfer(model, self.example, **{"audit": False, **rest, **self.arguments, **more})
+            told = {"audit": False, **rest, **self.arguments, **more}
+            groups = apply_transfer(model, self.example, **told)
         self.notes += [f"{cell.transfer}: {w}" for w in groups.plan.warnings]
         return groups
 
