@@ -107,7 +107,7 @@ def sums_of(flow: Flow) -> list[Sum]:
         starts = [leaf.node for leaf in here.leaves if _begins(flow, leaf.node, here.expression)]
         here.repeats = ran[here.expression] + len(starts)
         site = flow.graph[root].site
-        if site is not None and site.position and sums_a_display(site.file, site.position):
+        if site is not None and sums_a_display(site.file, site.position):
             here.repeats = 1
         found.append(here)
     roots = Counter(here.expression for here in found)

@@ -71,7 +71,6 @@ class How(Enum):
     RECURRENT = "recurrent"
     ATTENTION = "attention"
     CONVOLUTION = "convolution"
-    ADJACENCY = "adjacency"
     SPARSE = "sparse"
 
 

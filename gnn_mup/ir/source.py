@@ -111,16 +111,24 @@ def _runs_in(code: CodeType, body: ast.expr) -> bool:
     )
 
 
-def sums_a_display(file: str, position: Position) -> bool:
-    """Whether an expression is the built-in ``sum`` of summands that are written out: as many as
-    stand there, whatever the depth of the model."""
+def sum_call(file: str, position: Position | None) -> ast.Call | None:
+    """The built-in ``sum(...)`` that stands at a position, if it is one."""
+    if position is None:
+        return None
     try:
         node = expression_at(file, position)
     except SurgeryError:
-        return False
+        return None  # no source: said where it is edited
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        return False
-    return node.func.id == "sum" and isinstance(node.args[0], ast.Tuple | ast.List)
+        return None
+    return node if node.func.id == "sum" else None
+
+
+def sums_a_display(file: str, position: Position | None) -> bool:
+    """Whether an expression is the built-in ``sum`` of summands that are written out: as many as
+    stand there, whatever the depth of the model."""
+    call = sum_call(file, position)
+    return call is not None and isinstance(call.args[0], ast.Tuple | ast.List)
 
 
 __all__ = [
@@ -131,5 +139,7 @@ __all__ = [
     "span_of",
     "spans",
     "stamp",
+    "sum_call",
+    "sums_a_display",
     "tree_of",
 ]

@@ -5,7 +5,6 @@ Pure but for looking at the model's classes: nothing is changed here.
 
 from __future__ import annotations
 
-import ast
 import math
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from ..analysis.streams import Streams
 from ..errors import SurgeryError
 from ..ir.graph import Site
 from ..ir.program import How, Kind, Program
-from ..ir.source import expression_at
+from ..ir.source import sum_call
 from ..rules.plan import Branch
 from .drafts import Drafts
 from .recompile import shown
@@ -66,7 +65,9 @@ def _completed(program: Program, edits: list[Edit]) -> list[Edit]:
     known: dict[tuple[object, ...], list[Edit]] = {}
     for edit in edits:
         site = graph[edit.add].site
-        if site is not None and edit.operand is not None and _sum_call(site) is None:
+        if site is None or edit.operand is None:
+            continue
+        if sum_call(site.file, site.position) is None:
             known.setdefault(_where(site), []).append(edit)
     out = list(edits)
     done = {edit.add for edit in edits}
@@ -129,7 +130,7 @@ def _action(program: Program, edit: Edit, site: Site) -> str:
     step = program[edit.add]
     if step.kind is not Kind.SUM:
         return f"element{edit.operand}"
-    if edit.what != BRANCH or _sum_call(site) is None:
+    if edit.what != BRANCH or sum_call(site.file, site.position) is None:
         return f"operand{edit.operand}"
     element = edit.operand
     below = program[step.sources[0]]
@@ -142,19 +143,6 @@ def _action(program: Program, edit: Edit, site: Site) -> str:
         element += 1
         below = program[below.sources[0]]
     return f"element{element}"
-
-
-def _sum_call(site: Site) -> ast.Call | None:
-    """The built-in ``sum(...)`` that runs at a site, if it is one."""
-    if site.position is None:
-        return None
-    try:
-        node = expression_at(site.file, site.position)
-    except SurgeryError:
-        return None  # no source: said where it is edited
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        return None
-    return node if node.func.id == "sum" else None
 
 
 def _record(program: Program, edits: list[Edit], mixing: set[int]) -> Branch:
