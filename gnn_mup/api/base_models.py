@@ -9,15 +9,16 @@ from typing import Any
 from torch import nn
 
 from ..arguments import check_module
+from ..base.deltas import compare
 from ..base.reference import Reference
-from ..base.shapes import BaseShapes, load_base_shapes, save_base_shapes
+from ..base.shapes import BaseShapes, grown_in_any, load_base_shapes, save_base_shapes
 from ..base.shapes import make_base_shapes as compare_shapes
 from ..errors import TransferError
 from ..ir.example import as_call
 from ..rules.placement import Placement
 from .admission import check_model, is_lazy_model
 from .assemble import own_constant, scales_of
-from .findings import adds_per_block, find
+from .findings import adds_per_block, find, shapes_of
 from .options import DEFAULT_BASE, PAPER, Options
 
 
@@ -82,12 +83,15 @@ def base_of(options: Options, example: Any) -> BaseShapes | None:
     if isinstance(base, str | Path):
         return load_base_shapes(Path(base))
     if isinstance(base, nn.Module):
-        if not isinstance(options.delta, nn.Module):
+        if not options.deltas:
             raise TransferError(
                 "base is a model, so a second one of another width is needed to see which "
                 "dimensions grow: apply_transfer(model, example, base=build(64), delta=build(96))"
             )
-        return make_base_shapes(base, options.delta, example=example)
+        shapes = shapes_of(base)
+        wider = [d for d in options.deltas if compare(shapes, shapes_of(d)).widths]
+        deltas = wider or options.deltas[:1]
+        return grown_in_any([make_base_shapes(base, delta, example=example) for delta in deltas])
     raise TransferError(
         'base must be a size (width, depth), "paper", a base-shape file, what make_base_shapes '
         f"returns, or a smaller model with delta=..., not {type(base).__name__}"
