@@ -209,9 +209,11 @@ class Dims:
             return 1
         kept = (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW)
         if step.kind in kept and step.operands and step.how is not How.RESHAPE:
-            before = self.feature_axis[step.only.node]
-            if 0 <= before < len(step.only.axes) and step.only.axes[before] is not None:
-                return int(step.only.axes[before] or 0)
+            # A mask may stand before the features that it is multiplied with.
+            told = next((o for o in step.operands if self.flow.weights[o.node]), step.only)
+            before = self.feature_axis[told.node]
+            if 0 <= before < len(told.axes) and told.axes[before] is not None:
+                return int(told.axes[before] or 0)
         if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
             for operand in reversed(step.operands[:2]):
                 axis = self.feature_axis[operand.node]
@@ -229,6 +231,8 @@ class Dims:
     def _feature_axes(self, step: Step) -> set[int]:
         """All axes of a value that were features of something: of ``k.T @ v`` both."""
         found = {self.feature_axis[step.index]}
+        if step.how is How.RESHAPE and self._squeezed(step):
+            return set()  # one score for each row has no features
         if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
             for operand in step.operands:
                 if not self.flow.weights[operand.node]:
@@ -241,6 +245,12 @@ class Dims:
                 for axis, dim in enumerate(self.of[step.index]):
                     found |= {axis} if atoms & set(self.atoms.expand(dim)) else set()
         return found
+
+    def _squeezed(self, step: Step) -> bool:
+        """Whether a value lost an axis of features that had just one entry."""
+        before, after = self.program.shape(step.only.node), self.program.shape(step.index)
+        known = self.feature_axes[step.only.node]
+        return len(after) < len(before) and all(before[axis] == 1 for axis in known)
 
 
 __all__ = ["Dims"]

@@ -111,7 +111,10 @@ class Streams(Terms):
         found.branches = made
         found.carriers = sum(max(round(abs(x.coefficient)), 1) for x in stream)
         found.coefficient = self._coefficient(found.stream, early.root)
-        if found.carriers > 1 and not made:
+        shares = [self._coefficient(x, early.root) for x in stream]
+        if len(stream) > 1 and any(abs(share - 1.0) > 1e-6 for share in shares):
+            found.verdict, found.coefficient = Verdict.SCALED, sum(shares)
+        elif found.carriers > 1 and not made:
             apart = self._made_one_from_other(stream)
             found.verdict = Verdict.OVER_LAYERS if apart else Verdict.MERGE
         elif abs(found.coefficient - 1.0) > 1e-6 and not self._normed(found.root):
