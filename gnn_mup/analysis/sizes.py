@@ -7,10 +7,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ..ir.graph import Position
 from .forms import Leaf, Sum, Verdict
 from .reading import Reading
 
-Expression = tuple[object, ...]
+Expression = tuple[tuple[str, str, Position | int], ...]
+"""What is written: files, names of functions and positions, from the sum outwards."""
 _POWERS = (0.0, 0.5, 1.0)
 _SUMMED = (Verdict.OVER_LAYERS, Verdict.READOUTS)
 
@@ -42,8 +44,8 @@ def expressions(reading: Reading) -> dict[Expression, list[Sum]]:
 
 def where(expression: Expression) -> tuple[str, int]:
     """File and line of an expression."""
-    file, _, position = expression[0]  # type: ignore[misc]
-    return file, getattr(position, "line", 0)
+    file, _, position = expression[0]
+    return file, position.line if isinstance(position, Position) else 0
 
 
 def compare_depths(reading: Reading, others: Sequence[Reading]) -> Compared:

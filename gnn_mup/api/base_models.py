@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,10 @@ def base_of(options: Options, example: Any) -> BaseShapes | None:
                 "base is a model, so a second one of another width is needed to see which "
                 "dimensions grow: apply_transfer(model, example, base=build(64), delta=build(96))"
             )
-        shapes = shapes_of(base)
-        wider = [d for d in options.deltas if compare(shapes, shapes_of(d)).widths]
-        deltas = wider or options.deltas[:1]
+        deltas: Sequence[Any] = options.deltas
+        if len(deltas) > 1:
+            shapes = shapes_of(base)
+            deltas = [d for d in deltas if compare(shapes, shapes_of(d)).widths] or deltas[:1]
         return grown_in_any([make_base_shapes(base, delta, example=example) for delta in deltas])
     raise TransferError(
         'base must be a size (width, depth), "paper", a base-shape file, what make_base_shapes '

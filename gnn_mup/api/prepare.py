@@ -60,7 +60,8 @@ def prepare(
     depth = max(options.depth or findings.depth, 1)
     placements = _placements(model, findings, options, grows)
     width = findings.reading.width
-    matched, doubts = known, []
+    matched: Mapping[str, Matched] = known
+    doubts: list[Note] = []
     if base is not None and reference is not None:
         base, matched, doubts = _at_reference(model, placements, findings, base, reference, depth)
     frame = Frame(
