@@ -33,6 +33,8 @@ class Dims:
         """Axes that number tensors of a list."""
         self.feature_axis: dict[int, int] = {}
         self.feature_axes: dict[int, set[int]] = {}
+        self.merged: set[tuple[int, int]] = set()
+        """Axes (value, axis) in which a reshape has merged features with rows."""
         for step in self.program:
             self.of.append(self._dims(step))
             self.feature_axis[step.index] = self._feature_axis(step)
@@ -230,7 +232,7 @@ class Dims:
 
     def _feature_axes(self, step: Step) -> set[int]:
         """All axes of a value that were features of something: of ``k.T @ v`` both."""
-        found = {self.feature_axis[step.index]}
+        found = {self.feature_axis[step.index]} & set(range(len(self.of[step.index])))
         if step.how is How.RESHAPE and self._squeezed(step):
             return set()  # one score for each row has no features
         if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
@@ -243,7 +245,10 @@ class Dims:
                 before = self.feature_axes[step.only.node]
                 atoms = {a for i in before for a in self.atoms.expand(self.of[step.only.node][i])}
                 for axis, dim in enumerate(self.of[step.index]):
-                    found |= {axis} if atoms & set(self.atoms.expand(dim)) else set()
+                    here = set(self.atoms.expand(dim))
+                    found |= {axis} if atoms & here else set()
+                    if atoms & here and here - atoms:
+                        self.merged.add((step.index, axis))
         return found
 
     def _squeezed(self, step: Step) -> bool:

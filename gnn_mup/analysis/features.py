@@ -5,7 +5,7 @@ Sets of values are ints used as bit masks, as in `ir.graph`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cached_property
 
 from ..ir.program import How, Kind, Operand, Program, Step
@@ -25,6 +25,8 @@ class Features:
         self.features_of_parameters = rows
         self.feature_axes: Mapping[int, set[int]] = {}
         """The axes of features of every value, as `dims` finds them."""
+        self.merged: Set[tuple[int, int]] = frozenset()
+        """Axes (value, axis) that hold features and rows at once."""
 
     # -- features and weights --------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class Reading:
         self.graph, self.program = graph, read(graph)
         self.flow = Flow(self.program)
         self.dims = Growth(self.flow, described, grows)
-        self.flow.feature_axes = self.dims.feature_axes
+        self.flow.feature_axes, self.flow.merged = self.dims.feature_axes, self.dims.merged
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
         self.spans: list[Span] = []
@@ -115,9 +115,9 @@ class Reading:
         pairs = [(x.node, taken_up_by(self.flow, x.add)) for s in sums for x in brought_in(s)]
         expressions, known = {s.expression for s in sums}, {add for s in sums for add in s.adds}
         for step in self.program:  # ``0 + first``
-            if step.kind is Kind.SUM and step.index not in known:
-                if expression_of(self.flow, step.index) in expressions:
-                    pairs += [(s, step.index) for s in step.sources if self.flow.data[s]]
+            first = step.kind is Kind.SUM and step.index not in known
+            if first and expression_of(self.flow, step.index) in expressions:
+                pairs += [(s, step.index) for s in step.sources if self.flow.data[s]]
         return {pair: 2 << i for i, pair in enumerate(pairs)}
 
     def in_branch(self, index: int) -> bool:

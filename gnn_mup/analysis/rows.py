@@ -46,11 +46,12 @@ class Rows(Features):
         return not any(weighs) or self._between_rows(step, weighs.index(True))
 
     def _between_rows(self, step: Step, weight: int) -> bool:
-        """Whether a weight is summed over an axis of the data that is none of features."""
-        slots = [slot for pair in step.summed for slot in pair if slot[0] != weight]
-        return bool(slots and self.feature_axes) and step.how is not How.CONVOLUTION and all(
-            axis not in self.feature_axes[step.operands[number].node] for number, axis in slots
-        )  # fmt: skip
+        """Whether a weight is summed over an axis of the data that is none of features, or not of
+        features alone."""
+        slots = [(step.sources[number], axis) for pair in step.summed for number, axis in pair
+                 if number != weight]  # fmt: skip
+        rows = all(a not in self.feature_axes[i] or (i, a) in self.merged for i, a in slots)
+        return bool(slots and self.feature_axes) and step.how is not How.CONVOLUTION and rows
 
     def _sums_features(self, step: Step) -> bool:
         """Whether a product sums over an axis that is one of features on both sides."""
@@ -74,6 +75,7 @@ class Rows(Features):
         for step in self.program:
             here: set[tuple[Stretch, Stretch]] = set()
             learned = self.data[step.index] and self.weights[step.index]
+            reshapes = step.how is How.RESHAPE
             if learned and step.kind is not Kind.SCATTER:
                 for operand in step.operands:
                     pairs = found[operand.node]
@@ -81,7 +83,7 @@ class Rows(Features):
                     here |= {(a, r) for old in pairs for a in new[old[0]] for r in new[old[1]]}
                 if step.kind is Kind.ROWS and not self.pure(step.sources[0]):
                     here |= self._gathered(step)
-                elif step.kind in (Kind.SUM, Kind.PRODUCT):
+                elif step.kind in (Kind.SUM, Kind.PRODUCT, Kind.VIEW) and not reshapes:
                     for operand in step.operands:
                         here |= self._paired(step, operand)
             found.append(here)
@@ -104,12 +106,12 @@ class Rows(Features):
         return {(a, r) for a in axes for r in axes}
 
     def _paired(self, step: Step, operand: Operand) -> set[tuple[Stretch, Stretch]]:
-        """An operand's own rows, copied along an axis that another operand brings in."""
+        """An operand's own rows, copied along an axis that it has not."""
         if not (self.data[operand.node] and self.weights[operand.node] and self.feature_axes):
             return set()
         features = self.feature_axes[step.index]
         own = {t for t in operand.axes if t is not None}
-        more = {t for o in step.operands for t in o.axes if t is not None} - own - features
+        more = set(range(len(self.program.shape(step.index)))) - own - features
         rows, new = self._whole(step, own - features), self._whole(step, more)
         return {(a, r) for a in rows for r in new}
 

@@ -293,6 +293,9 @@ class Streams(Terms):
                                      Verdict.REMADE)  # fmt: skip
             if not kept or len(early.leaves) != len(found.leaves):
                 continue
+            if found.residual and self._learned_skip(early):  # a stage begins with a projection
+                early.verdict = Verdict.LEARNED
+                continue
             at = {id(leaf): i for i, leaf in enumerate(found.leaves)}
             early.verdict, early.coefficient = found.verdict, found.coefficient
             early.carriers = found.carriers

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ import torch_geometric
 from torch import Tensor, nn
 
 from ..tensors import Edges, active, data_of, outputs_of, parts_of, rms, thinned, transparent
-from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product
+from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product, reach
 from .quiet import Quiet
 from .stream import Stream, Sums
 
@@ -52,6 +52,7 @@ class Recorder(Quiet):
         sums: where the plan found residual sums, or None.
         edges: the graph's edges, for smoothness along them, or None.
         dropout: leave dropout on.
+        spectral: the parameters that Muon trains.
         rows: how many rows of features are kept from the initial state.
         own_rows: how many rows the product ``x . dW`` is taken on.
     """
@@ -62,11 +63,12 @@ class Recorder(Quiet):
         sums: Sums | None = None,
         edges: Edges | None = None,
         dropout: bool = False,
+        spectral: Collection[str] = (),
         rows: int = 128,
         own_rows: int = 32,
     ) -> None:
         super().__init__(dropout)
-        self.model, self.rows, self.own_rows = model, rows, own_rows
+        self.model, self.spectral, self.rows, self.own_rows = model, spectral, rows, own_rows
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.start = Start({n: p for n, p in trained.items() if p.dim() >= 2})
         self.vectors = {n: p for n, p in trained.items() if p.dim() < 2}
@@ -210,8 +212,9 @@ class Recorder(Quiet):
                 if own is not None and moved is not None:
                     self.note(parameter + suffix, "own", rms(own[..., part]))
                     if terms:
-                        change = rms(moved[part] if suffix else moved)
-                        self.note(parameter + suffix, "step", change * terms * size)
+                        change = moved[part] if suffix else moved
+                        most = reach(change, terms, parameter in self.spectral)
+                        self.note(parameter + suffix, "step", most * size)
 
     def _logits(self, name: str, args: Any, kwargs: Any) -> None:
         """What attention puts into its softmax, of the last parameter that was met."""

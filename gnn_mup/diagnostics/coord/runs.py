@@ -75,9 +75,11 @@ class Task:
         optimizer = self.optimizer_of(groups)
         edges = edges_of(as_call(model, inputs_of(self.batches[0])))
         sums = Sums.of(plan, applied=hasattr(groups, "plan"))
-        recorder = Recorder(model, sums, edges, self.dropout)
-        losses = self.train(model, optimizer, recorder, seed)
         names = {id(p): n for n, p in model.named_parameters()}
+        of_muon = [g for g in optimizer.param_groups if g.get("optimizer") == "muon"]
+        spectral = {names[id(p)] for g in of_muon for p in g["params"]}
+        recorder = Recorder(model, sums, edges, self.dropout, spectral)
+        losses = self.train(model, optimizer, recorder, seed)
         length = size[1] if plan is None or size[1] is None else plan.depth
         run = Run(seed, *size, length)
         settings = group_settings(optimizer.param_groups, names)
