@@ -46,9 +46,9 @@ class Reading:
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
         self.spans: list[Span] = []
-        self.settle([s.stream.node for s in self.streams.steps if s.stream is not None])
+        self._settle([s.stream.node for s in self.streams.steps if s.stream is not None])
 
-    def settle(self, streams: Iterable[int]) -> None:
+    def _settle(self, streams: Iterable[int]) -> None:
         """Which axes grow, and what follows from that."""
         self.dims.settle(streams)
         self.__dict__.pop("width", None)
@@ -60,7 +60,7 @@ class Reading:
     def with_spans(self, spans: Iterable[Span]) -> Reading:
         """The same reading with residual connections put in."""
         self.spans = list(spans)
-        self.settle([s.end for s in self.spans])
+        self._settle([s.end for s in self.spans])
         return self
 
     @property

@@ -112,7 +112,7 @@ def _at(here: Sum, place: dict[int, int], leaf: Leaf | None) -> Leaf | None:
 
 def _again(reading: Reading, summed: list[Sum]) -> None:
     reading.streams.finish(summed)
-    reading.settle([s.stream.node for s in reading.streams.steps if s.stream is not None])
+    reading._settle([s.stream.node for s in reading.streams.steps if s.stream is not None])
 
 
 def _power(mine: list[Sum], theirs: list[Sum], here: int, there: int) -> float | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -17,6 +17,8 @@ from ..ir.example import Call, as_call
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.placement import Placement
+from ..rules.plan import Plan
+from ..rules.table import Kind, Role
 from ..surgery.insert import depth_of
 from .admission import check_model, initialised, is_lazy_model, lazy_copy
 from .findings import Findings, Known, find, placed, shapes_of
@@ -162,9 +164,37 @@ def _differences(
         yield Note(Code.SIZES_DISAGREE, f"beside the delta of {size}: {text}")
 
 
+def plan_differences(one: Plan, other: Plan) -> Iterator[str]:
+    """What differs between two plans beyond numbers: roles, width types, the sums that count."""
+    shapes = ({n: r.shape for n, r in plan.params.items()} for plan in (one, other))
+    twins = {n: place.names[0] for n, place in counterparts(*shapes).items()}
+    yield from disagreements(one.params, other.params, twins)
+    here, there = (_sums(plan) for plan in (one, other))
+    for line in sorted(here.keys() | there.keys()):
+        is_, other_ = (sums.get(line, "no sum that counts") for sums in (here, there))
+        if is_ != other_:
+            yield f"{line[0]}:{line[1]} is {is_} here and {other_} there"
+
+
+def _sums(plan: Plan) -> dict[tuple[str, int], str]:
+    """Sums by file and line, without their numbers."""
+    return {(b.file, b.line): b.what.replace("residual branch", "residual") for b in plan.branches}
+
+
+class Placed(Protocol):
+    """What is compared between two sizes."""
+
+    @property
+    def role(self) -> Role: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def used(self) -> bool: ...
+
+
 def disagreements(
-    mine: Mapping[str, Placement], theirs: Mapping[str, Placement], twins: Mapping[str, str]
-) -> Iterable[str]:
+    mine: Mapping[str, Placed], theirs: Mapping[str, Placed], twins: Mapping[str, str]
+) -> Iterator[str]:
     """Parameters with another role or width type at another size."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, twin in twins.items():
@@ -179,4 +209,4 @@ def disagreements(
         )
 
 
-__all__ = ["disagreements", "find_beside", "siblings"]
+__all__ = ["disagreements", "find_beside", "plan_differences", "siblings"]
