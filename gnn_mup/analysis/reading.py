@@ -80,6 +80,11 @@ class Reading:
             for pair in entries_of(self.flow, found):
                 cut[pair] = 1 << found.level
         summands = self._summands()
+        readouts = 0
+        read = [p for many in self.streams.readouts for p in many.terms if self.streams.steps]
+        for number, pair in enumerate(read):
+            summands[pair] = bit = 2 << (len(self.graph) + number)
+            readouts |= bit
         ends = {span.end: 1 << (i + 1) for i, span in enumerate(self.spans)}
         starts = {span.start: span.end for span in self.spans}
         size = len(self.graph)
@@ -102,7 +107,10 @@ class Reading:
                 after[here] = (feeds, way)
                 feeds, way = ends[here], 0
             self.feeds[here], ways[here] = feeds, way
-        self._divided = [way > 1 and way.bit_count() == 1 for way in ways]
+        self._divided = [
+            way > 1 and way.bit_count() == 1 and bool(feeds or way & ~readouts)
+            for way, feeds in zip(ways, short, strict=True)
+        ]
         self.free = [bool(w) and not d for w, d in zip(ways, self._divided, strict=True)]
         for index in range(size):
             if self._divided[index]:
