@@ -117,10 +117,13 @@ def _on_a_stream(reading: Reading, found: Sum) -> bool:
 
 
 def changing_constants(reading: Reading) -> list[list[float]]:
-    """Numbers on the branches of one expression that change from layer to layer."""
+    """Numbers on the branches of one expression, or in them, that change from layer to layer."""
     found: dict[object, list[float]] = {}
-    for here in reading.streams.steps:
-        nodes = {leaf.node for leaf in here.branches}
+    for here in reading.streams.sums:
+        inside = here.verdict is Verdict.INSIDE
+        nodes = {leaf.node for leaf in (here.leaves if inside else here.branches)}
+        if not inside and not here.residual:
+            continue
         for i, leaf in enumerate(here.leaves):
             if leaf.node in nodes and not here.lone:
                 key = (here.expression, len(here.leaves), i)

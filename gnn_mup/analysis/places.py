@@ -37,9 +37,12 @@ class Places:
         lists = {list_of(name) for name, p in placed.items() if p.role is Role.STREAM}
         roots = sum(1 << s.root for s in self.reading.streams.steps)
         for name, placement in placed.items():
-            if placement.kind is not Width.VECTOR or placement.role is not Role.HIDDEN:
-                continue
             uses = self.uses.by_param.get(name, [])
+            outside = placement.role is Role.HIDDEN or all(
+                self.reading.divided[use.node] for use in uses
+            )
+            if placement.kind is not Width.VECTOR or not outside:
+                continue
             after = any(self.graph[use.node].ancestors & roots for use in uses)
             if after and list_of(name) in lists and list_of(name) != name:
                 reason = "gain, bias or other vector; on the residual stream, once per layer"

@@ -25,11 +25,13 @@ from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product, rea
 from .quiet import Quiet
 from .stream import Stream, Sums
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(torch_geometric.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
+    *(os.path.join(_PACKAGE, part, "") for part in ("diagnostics", "ir", "surgery")),
 )
+"""Where nobody looks for a line of his model; this package has models too (`nn`, the demo)."""
 LOGITS = "logits of "
 """Begins the name of what attention puts into its softmax."""
 
