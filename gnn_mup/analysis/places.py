@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ..ir.program import How, Kind, Step
-from ..rules.placement import Placement
+from ..rules.placement import Basis, Placement
 from ..rules.table import Kind as Width
 from ..rules.table import Role
 from .attention import queries_of
@@ -262,8 +262,9 @@ def overridden(placement: Placement, role: Role) -> Placement:
     elif role is Role.STREAM and not matrix:
         kind = Width.VECTOR if placement.fan_out_axes else Width.NO_WIDTH
     return replace(
-        placement, role=role, kind=kind, branches=1.0, reason=f"role given by the user: {role}"
-    )
+        placement, role=role, kind=kind, branches=1.0, basis=Basis.GIVEN,
+        reason=f"role given by the user: {role}",
+    )  # fmt: skip
 
 
 __all__ = ["Places", "overridden"]
