@@ -31,17 +31,20 @@ class Start:
             return None
         return self.names.get(id(value)) or self.names.get(id(value._base))
 
-    def moved(self, weight: Tensor) -> Tensor:
-        """``W - W0``, seen through the same view as ``weight``; overwritten by the next call."""
+    def moved(self, weight: Tensor, rows: slice = slice(None)) -> Tensor:
+        """``W - W0``, seen through the same view as ``weight``; overwritten by the next call.
+        ``rows``: these alone."""
         base = weight if id(weight) in self.names else weight._base
         assert base is not None
         start = self.weights[self.names[id(base)]]
+        if base is weight and rows != slice(None):
+            return base.detach()[rows] - start[rows]
         moved = torch.sub(base.detach(), start, out=self._room(start))
         if base is weight:
             return moved
         return moved.as_strided(
             weight.size(), weight.stride(), weight.storage_offset() - base.storage_offset()
-        )
+        )[rows]
 
     def _room(self, like: Tensor) -> Tensor:
         """Memory for one difference, used again and again: fresh pages cost more than the sum."""
@@ -55,7 +58,8 @@ class Start:
 def own_product(
     name: str, func: Any, args: Any, kwargs: Any, index: int, moved: Tensor, rows: int
 ) -> Tensor:
-    """The same product with ``dW`` in the place of ``W`` (argument ``index``), on some rows."""
+    """The same product with ``dW`` (of a linear layer perhaps only some rows of it) in the place of
+    ``W`` (argument ``index``), on some rows of the features."""
     changed = list(args)
     changed[index] = moved
     if name == "linear":
@@ -70,6 +74,13 @@ def own_product(
         changed[data] = thinned(flat, rows)
     out: Tensor = func(*changed, **kwargs)
     return out.sum(-1, keepdim=True) if name in TIMES else out
+
+
+def spaced(part: slice, weight: Tensor, most: int) -> slice:
+    """At most ``most`` rows of a part of a weight, evenly spaced."""
+    start, stop, _ = part.indices(weight.shape[0])
+    step = -(-(stop - start) // most)
+    return slice(start, stop, step) if step > 1 else part
 
 
 def fan_in(name: str, weight: Tensor, index: int) -> int:

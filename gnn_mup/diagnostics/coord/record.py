@@ -21,7 +21,7 @@ import torch_geometric
 from torch import Tensor, nn
 
 from ..tensors import Edges, active, data_of, outputs_of, parts_of, rms, thinned, transparent
-from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product
+from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product, spaced
 from .quiet import Quiet
 from .stream import Stream, Sums
 
@@ -52,7 +52,7 @@ class Recorder(Quiet):
         sums: where the plan found residual sums, or None.
         edges: the graph's edges, for smoothness along them, or None.
         dropout: leave dropout on.
-        rows: how many rows of features are kept from the initial state.
+        rows: how many rows of features are kept from the initial state, and of linear layers read.
         own_rows: how many rows the product ``x . dW`` is taken on.
     """
 
@@ -196,22 +196,21 @@ class Recorder(Quiet):
                 self.note(parameter, "active", active(thinned(other, self.own_rows), size))
             if size is None:  # a look-up
                 size = torch.ones(())
-            moved = self.start.moved(weight) if self.step else None
-            own = None
-            if moved is not None:
-                own = own_product(name, func, args, kwargs, index, moved, self.own_rows)
             result = out.detach().sum(-1, keepdim=True) if name in TIMES else out.detach()
-            rows = self.start.weights[parameter].shape[0]
-            for part, suffix in parts_of(parameter, weight, rows):
-                self.features(parameter + suffix, result[..., part])
+            linear = name == "linear"
+            for part, suffix in parts_of(parameter, weight, len(self.start.weights[parameter])):
+                layer = parameter + suffix
+                self.features(layer, result[..., part])
+                some = spaced(part, weight, self.rows) if linear else slice(None)
+                here = slice(None) if linear or not suffix else part
                 if terms and not self.step:
-                    scale = rms(weight[part] if suffix else weight) * terms**0.5
-                    self.note(parameter + suffix, "start", scale * size)
-                if own is not None and moved is not None:
-                    self.note(parameter + suffix, "own", rms(own[..., part]))
+                    self.note(layer, "start", rms(weight[some][here]) * terms**0.5 * size)
+                if self.step:
+                    moved = self.start.moved(weight, some)
+                    own = own_product(name, func, args, kwargs, index, moved, self.own_rows)
+                    self.note(layer, "own", rms(own if linear else own[..., part]))
                     if terms:
-                        change = rms(moved[part] if suffix else moved)
-                        self.note(parameter + suffix, "step", change * terms * size)
+                        self.note(layer, "step", rms(moved[here]) * terms * size)
 
     def _logits(self, name: str, args: Any, kwargs: Any) -> None:
         """What attention puts into its softmax, of the last parameter that was met."""

@@ -118,7 +118,7 @@ class CoordReport:
                 group, place, kind, axis, line.slope, math.nan, math.nan, expected.slope, side,
                 self.layers[group].role, room=self.tolerance * expected.room,
                 status=APART if side and axis == "depth" and self.width_only else "",
-                corrected=points[key][1],
+                corrected=points[key][1], fall=expected.fall,
             )  # fmt: skip
             out.append(with_interval(slope, line, usual.get((kind, axis), 0.0)))
         return _acting(judged(out))

@@ -103,7 +103,7 @@ class Task:
 
     def optimizer_of(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The optimizer, its learning rates brought into the linear regime."""
-        optimizer = make_optimizer(self.optimizer, groups)
+        optimizer = make_optimizer(self.optimizer, groups, fused=True)
         for group in optimizer.param_groups:
             group["lr"] *= self.factor
         return optimizer
