@@ -29,7 +29,7 @@ EPS = 1e-14
 def make_optimizer(optimizer: Any, groups: Any, fused: bool = False) -> torch.optim.Optimizer:
     """The optimizer that a name, a class or a partial stands for; ``fused``: where torch has it,
     Adam by name runs as one pass over each tensor, the same up to rounding."""
-    adam = {"eps": EPS, "fused": fused and _fusable(groups)}
+    adam: dict[str, Any] = {"eps": EPS, "fused": fused and _fusable(groups)}
     named: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
         "adam": functools.partial(torch.optim.Adam, **adam),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,12 +19,21 @@ SCALINGS = frozenset({"div", "__truediv__", "true_divide", "mul", "__mul__", "__
 
 
 class Start:
-    """The initial weights of a model, and how far they have moved."""
+    """The initial weights of a model, and how far they have moved.
 
-    def __init__(self, parameters: dict[str, Tensor]) -> None:
+    ``decay``: how much of each weight decay takes off in one step. That is no update: it keeps its
+    size beside the weights, which fall like 1/sqrt(D), while updates fall like 1/D.
+    """
+
+    def __init__(self, parameters: dict[str, Tensor], decay: Mapping[str, float]) -> None:
         self.names = {id(p): name for name, p in parameters.items()}
         self.weights = {name: p.detach().clone() for name, p in parameters.items()}
+        self.decay, self.steps = decay, 0
         self._scratch = torch.empty(0)
+
+    def kept(self, name: str) -> float:
+        """How much of a weight decay has left."""
+        return float((1.0 - self.decay.get(name, 0.0)) ** self.steps)
 
     def owner(self, value: Any) -> str | None:
         """The parameter that a tensor is, or is a view of."""
@@ -32,14 +42,15 @@ class Start:
         return self.names.get(id(value)) or self.names.get(id(value._base))
 
     def moved(self, weight: Tensor, rows: slice = slice(None)) -> Tensor:
-        """``W - W0``, seen through the same view as ``weight``; overwritten by the next call.
-        ``rows``: these alone."""
+        """``W - W0``, without what decay took, seen through the same view as ``weight``;
+        overwritten by the next call. ``rows``: these alone."""
         base = weight if id(weight) in self.names else weight._base
         assert base is not None
-        start = self.weights[self.names[id(base)]]
+        name = self.names[id(base)]
+        start, kept = self.weights[name], self.kept(name)
         if base is weight and rows != slice(None):
-            return base.detach()[rows] - start[rows]
-        moved = torch.sub(base.detach(), start, out=self._room(start))
+            return torch.sub(base.detach()[rows], start[rows], alpha=kept)
+        moved = torch.sub(base.detach(), start, alpha=kept, out=self._room(start))
         if base is weight:
             return moved
         return moved.as_strided(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -54,6 +54,7 @@ class Recorder(Quiet):
         dropout: leave dropout on.
         rows: how many rows of features are kept from the initial state, and of linear layers read.
         own_rows: how many rows the product ``x . dW`` is taken on.
+        decay: by name, which part of a parameter decay takes off in one step.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class Recorder(Quiet):
         dropout: bool = False,
         rows: int = 128,
         own_rows: int = 32,
+        decay: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(dropout)
         self.model, self.rows, self.own_rows = model, rows, own_rows
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self.start = Start({n: p for n, p in trained.items() if p.dim() >= 2})
+        self.start = Start({n: p for n, p in trained.items() if p.dim() >= 2}, decay or {})
         self.vectors = {n: p for n, p in trained.items() if p.dim() < 2}
         self._vector_names = {id(p): n for n, p in self.vectors.items()}
         self._vector_start = {n: p.detach().clone() for n, p in self.vectors.items()}
@@ -105,6 +107,7 @@ class Recorder(Quiet):
     def expect(self, step: int) -> None:
         """The next forward call belongs to this step."""
         self.step, self._order, self.last = step, 0, ""
+        self.start.steps = step
         self._calls, self._open, self._literal = {}, True, (None, 0)
         self.stream.restart()
 
@@ -139,7 +142,8 @@ class Recorder(Quiet):
                 self.note(name, "gradient", rms(gradient))
                 self.felt.add(name)
         for name in [n for n in self._vector_start if n not in self._moves]:
-            move = rms(self.vectors[name].detach() - self._vector_start[name])
+            kept = 1.0 - self.start.decay.get(name, 0.0)  # behind the first step
+            move = rms(self.vectors[name].detach() - kept * self._vector_start[name])
             if move > 0:
                 self._moves[name] = move
 
