@@ -48,7 +48,8 @@ def tensor_rms(tensor: Tensor, padding_idx: int | None = None) -> float | None:
     if not values.numel():
         return 0.0
     if padding_idx is None and int(values.count_nonzero()) == values.numel():
-        return float(torch.linalg.vector_norm(values, dtype=_wide(values))) / values.numel() ** 0.5
+        norm = torch.linalg.vector_norm(values, dtype=_wide(values))
+        return float(norm) / math.sqrt(values.numel())
     axes = range(values.dim())
     along = max(axes, key=values.size)
     filled = {

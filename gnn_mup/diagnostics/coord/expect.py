@@ -36,7 +36,7 @@ def expectation(
     Residual contributions fall like 1/L; a decoder's product at initialisation falls like
     1/sqrt(D), and so do attention logits beside a base; what serves as a D x D matrix has entries
     that fall like 1/sqrt(D) and are moved by 1/D; what stands on the stream moves by 1/L; all else
-    stays. Over depth the stream's change is a sum over layers, and what they do not agree in falls.
+    stays. Over depth the stream is a sum over layers, and what they do not agree in falls.
     ``own`` has twice the room: it is ``step`` times how well update and features are
     aligned, and that belongs to the data.
     """
@@ -75,6 +75,8 @@ def expectation(
 def _features(layer: Layer, wide: bool, falling_logits: bool) -> Expected:
     if layer.role == LOGITS.strip():
         return Expected(-0.5 if wide else 0.0, UP if falling_logits else FREE)
+    if is_stream(layer.group):
+        return Expected(0.0, BOTH, fall=0.0 if wide else UNRELATED)
     if layer.role in ("decoder", OUTPUT, BRANCH.strip()):
         return Expected(0.0, FREE)  # a few numbers: ``start`` says the same without their noise
     return Expected(0.0, UP if layer.late else BOTH)

@@ -89,7 +89,7 @@ class Task:
         model, groups, plan = self.start(seed, size)
         optimizer = self.optimizer_of(groups)
         edges = edges_of(as_call(model, inputs_of(self.batches[0])))
-        sums = Sums.of(plan, applied=hasattr(groups, "plan"))
+        sums = Sums.of(plan, hasattr(groups, "plan"), self.plans.values())
         names = {id(p): n for n, p in model.named_parameters()}
         settings = group_settings(optimizer.param_groups, names)
         decay = {} if self.coupled else {name: given["decay"] for name, given in settings.items()}
