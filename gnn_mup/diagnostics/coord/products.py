@@ -28,12 +28,12 @@ class Start:
     def __init__(self, parameters: dict[str, Tensor], decay: Mapping[str, float]) -> None:
         self.names = {id(p): name for name, p in parameters.items()}
         self.weights = {name: p.detach().clone() for name, p in parameters.items()}
-        self.decay, self.steps = decay, 0
+        self.decay = decay
         self._scratch = torch.empty(0)
 
-    def kept(self, name: str) -> float:
-        """How much of a weight decay has left."""
-        return float((1.0 - self.decay.get(name, 0.0)) ** self.steps)
+    def kept(self, name: str, steps: int) -> float:
+        """How much of a weight decay has left behind so many steps."""
+        return float((1.0 - self.decay.get(name, 0.0)) ** steps)
 
     def owner(self, value: Any) -> str | None:
         """The parameter that a tensor is, or is a view of."""
@@ -41,13 +41,13 @@ class Start:
             return None
         return self.names.get(id(value)) or self.names.get(id(value._base))
 
-    def moved(self, weight: Tensor, rows: slice = slice(None)) -> Tensor:
+    def moved(self, weight: Tensor, steps: int, rows: slice = slice(None)) -> Tensor:
         """``W - W0``, without what decay took, seen through the same view as ``weight``;
         overwritten by the next call. ``rows``: these alone."""
         base = weight if id(weight) in self.names else weight._base
         assert base is not None
         name = self.names[id(base)]
-        start, kept = self.weights[name], self.kept(name)
+        start, kept = self.weights[name], self.kept(name, steps)
         if base is weight and rows != slice(None):
             return torch.sub(base.detach()[rows], start[rows], alpha=kept)
         moved = torch.sub(base.detach(), start, alpha=kept, out=self._room(start))

@@ -107,7 +107,6 @@ class Recorder(Quiet):
     def expect(self, step: int) -> None:
         """The next forward call belongs to this step."""
         self.step, self._order, self.last = step, 0, ""
-        self.start.steps = step
         self._calls, self._open, self._literal = {}, True, (None, 0)
         self.stream.restart()
 
@@ -142,8 +141,8 @@ class Recorder(Quiet):
                 self.note(name, "gradient", rms(gradient))
                 self.felt.add(name)
         for name in [n for n in self._vector_start if n not in self._moves]:
-            kept = 1.0 - self.start.decay.get(name, 0.0)  # behind the first step
-            move = rms(self.vectors[name].detach() - kept * self._vector_start[name])
+            start = self.start.kept(name, self.step + 1) * self._vector_start[name]
+            move = rms(self.vectors[name].detach() - start)
             if move > 0:
                 self._moves[name] = move
 
@@ -210,7 +209,7 @@ class Recorder(Quiet):
                 if terms and not self.step:
                     self.note(layer, "start", rms(weight[some][here]) * terms**0.5 * size)
                 if self.step:
-                    moved = self.start.moved(weight, some)
+                    moved = self.start.moved(weight, self.step, some)
                     own = own_product(name, func, args, kwargs, index, moved, self.own_rows)
                     self.note(layer, "own", rms(own if linear else own[..., part]))
                     if terms:

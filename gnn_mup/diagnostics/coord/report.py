@@ -133,7 +133,7 @@ class CoordReport:
         shallow model alpha/L is no small number, and the first layers are given more. The sums
         that they are given are judged themselves."""
         layer, place, kind = key
-        given = GIVEN.get(kind, ())
+        given: tuple[str, ...] = GIVEN.get(kind, ())
         if axis == "width" or not given:
             return 0.0
         given += ("gradient",) if kind in LAST and self.settings.get("family") == "sgd" else ()
