@@ -29,6 +29,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"
 
 
+def counted(n: int, thing: str) -> str:
+    """Says how many: '1 graph', '2 graphs'."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
 def check_module(model: Any, call: str = "apply_transfer(model, example)") -> None:
     """Refuse what is no model; a class that makes one is the commonest mistake."""
     if isinstance(model, nn.Module):

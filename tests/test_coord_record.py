@@ -17,6 +17,7 @@ from gnn_mup import apply_transfer
 from gnn_mup.diagnostics import coord_check
 from gnn_mup.diagnostics.coord.layers import at, folded, layers_of, places
 from gnn_mup.diagnostics.coord.record import Recorder
+from gnn_mup.nn import TransferGNN
 
 SMALL: dict[str, Any] = {"seeds": 1, "most_seeds": 0}
 
@@ -245,6 +246,7 @@ def test_names_and_fractions() -> None:
     assert places("stream", [5, 8]) == {"1/4": 0.25, "1/2": 0.5, "end": 1.0}
     assert places("stream 2", [4, 8]) == {"1/2": 0.5, "end": 1.0}
     assert places("convs.*", [4, 8]) == {"first": 0.0, "middle": 0.375, "last": 0.75}
+    assert places("convs.*", [4, 8], own_last=True)["last"] == 1.0
     assert places("enc", [1, 1]) == {"": 0.0}
     assert at({0.0: 1.0, 1.0: 4.0}, 0.5) == pytest.approx(1.0)
 
@@ -255,6 +257,18 @@ class Many(Net):
     def forward(self, x: Tensor, edge_index: Tensor) -> Any:
         out = super().forward(x, edge_index)
         return {"energy": out, "parts": (out[:, :1] * 2, x), "count": 3}
+
+
+def test_models_of_this_package_have_source_lines_too() -> None:
+    torch.manual_seed(0)
+    model = TransferGNN(3, 8, 2, 2)
+    recorder = Recorder(model)
+    with recorder.watching():
+        recorder.expect(0)
+        model(torch.randn(5, 3), torch.randint(0, 5, (2, 9)))
+    assert recorder.sources
+    files = {line.partition(":")[0] for line in recorder.sources.values()}
+    assert {file.rpartition("/")[2] for file in files} == {"nn.py"}
 
 
 def test_all_outputs_are_watched() -> None:

@@ -20,6 +20,7 @@ from gnn_mup import (
     TransferWarning,
     apply_transfer,
     lr_find,
+    set_lr,
     transfer_groups,
     watch,
 )
@@ -203,6 +204,26 @@ def test_one_number_for_all_groups_is_named() -> None:
     assert "gnn_mup.set_lr(optimizer, 0.03), or gnn_mup.lr_find(optimizer, closure)" in said
 
 
+def test_a_rate_set_by_hand_for_all_groups_in_their_ratios_is_silent() -> None:
+    model, groups = made()
+    optimizer = watch(torch.optim.Adam(groups))
+    set_lr(optimizer, 0.03)
+    assert train(model, optimizer) == []
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx(groups.scaled(0.03))
+
+
+def test_a_floor_in_the_words_of_the_warning_is_silent() -> None:
+    model, groups = made()
+    optimizer = groups.optimizer(torch.optim.Adam)
+    make, _ = WRONG["CosineAnnealingLR"]
+    (said,) = train(model, optimizer, 9, make(optimizer))
+    _, _, typed = said.partition("(eta_min=...): ")
+    right = groups.optimizer(torch.optim.Adam)
+    names = {"LambdaLR": lr_scheduler.LambdaLR, "math": math, "optimizer": right, "T": 8}
+    scheduler = eval(typed.partition(", which ends")[0], names)
+    assert train(model, right, 9, scheduler) == []
+
+
 def test_a_scheduler_made_before_the_watch_is_seen_at_once() -> None:
     optimizer = torch.optim.Adam(made()[1])
     lr_scheduler.OneCycleLR(optimizer, ETA, total_steps=12)
@@ -229,7 +250,7 @@ def test_replaced_parameters_are_named() -> None:
     optimizer = groups.optimizer(torch.optim.Adam)
     model.encoder.weight = nn.Parameter(model.encoder.weight.detach().clone())
     (said,) = train(model, optimizer)
-    assert "1 parameters in these groups no longer belong" in said
+    assert "the model no longer owns 1 parameter of these groups" in said
     assert "groups = transfer_groups(model" in said
     with pytest.raises(StaleGroups):
         watch(torch.optim.Adam([dict(g) for g in list.__iter__(groups)]))

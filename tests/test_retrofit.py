@@ -621,7 +621,7 @@ def test_an_inserted_residual_is_announced() -> None:
     with pytest.warns(TransferWarning, match=r"x \+ branch / 4 was put round.*residual='scale'"):
         apply_transfer(build(PlainLayers), PlainLayers.example(), base="paper")
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", TransferWarning)
         apply_transfer(build(PlainLayers), PlainLayers.example(), base="paper", residual="insert")
         apply_transfer(build(PreNorm), PreNorm.example(), base="paper")
 

@@ -10,11 +10,21 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from stack_model import CALL, Net
+from stack_model import TARGET as AIM
 from test_probe import Lion
 from torch import Tensor, nn
 from torch_geometric.nn import GINConv, global_mean_pool
 
-from gnn_mup import MuonAdamW, TransferError, TransferWarning, apply_transfer, transfer_groups
+from gnn_mup import (
+    MuonAdamW,
+    TransferError,
+    TransferWarning,
+    apply_transfer,
+    coord_check,
+    transfer_groups,
+)
+from gnn_mup.diagnostics.coord.products import reach
 from gnn_mup.rules.optimizers import ADAFACTOR
 from gnn_mup.rules.table import Kind, Ratio, Role, Spot
 from gnn_mup.rules.updates import floor_factor, rate_factor
@@ -126,6 +136,35 @@ def test_a_fan_in_that_grows_with_depth_needs_the_root_of_the_sides() -> None:
 
 
 # ---- Adafactor -----------------------------------------------------------------------------------
+
+
+def broken(model: nn.Module, call: Any) -> Any:
+    """Groups with AdamW's 1/D for Muon's matrices."""
+    groups = apply_transfer(model, call, base="paper", lr=0.05, optimizer="muon")
+    for group in groups.of("muon"):
+        group["lr"] *= 32 / groups.plan.width
+    return groups
+
+
+@pytest.mark.parametrize(("rule", "verdict"), [(True, "pass"), (broken, "fail")])
+def test_a_check_under_muon_sees_the_rule_and_not_the_rank(rule: Any, verdict: str) -> None:
+    """Two graphs: the last layer's gradient has rank two, in a deeper model the same place more."""
+    base = {"base": "paper"} if rule is True else {}
+    report = coord_check(
+        Net, (CALL, AIM), widths=[32, 64, 128], depths=[4, 8], optimizer="muon", transfer=rule,
+        lr=0.05, **base,
+    )  # fmt: skip
+    assert report.verdict == verdict, report
+
+
+def test_the_reach_of_an_update_does_not_depend_on_its_rank() -> None:
+    whole = torch.linalg.qr(torch.randn(16, 16, generator=GENERATOR))[0]
+    two = whole[:, :2] @ whole[:2]
+    assert reach(whole, 16, True) == pytest.approx(1.0, rel=1e-5)
+    assert reach(two, 16, True) == pytest.approx(1.0, rel=1e-5)
+    assert reach(two, 16, False) < 0.5 * reach(whole, 16, False)
+    ones = torch.full((8, 16), 0.1)  # where all terms have one sign, both say the same
+    assert reach(ones, 16, True) == pytest.approx(float(reach(ones, 16, False)), rel=1e-5)
 
 
 def test_relative_rates_are_adams_over_the_initial_scale() -> None:

@@ -21,7 +21,7 @@ def configure(epochs: int) -> None:
     cfg.gnn.stage_type, cfg.gnn.layer_type, cfg.gnn.layers_mp = "skipsum", "sageconv", 4
     cfg.gnn.dim_inner, cfg.gnn.layers_pre_mp, cfg.model.graph_pooling = 32, 1, "mean"
     cfg.optim.optimizer, cfg.optim.base_lr, cfg.optim.weight_decay = "transfer", 0.1, 0.0
-    cfg.optim.max_epoch, cfg.accelerator = epochs, "cpu"
+    cfg.optim.max_epoch, cfg.accelerator, cfg.transfer.base = epochs, "cpu", "paper"
 
 
 def main(epochs: int = 4):

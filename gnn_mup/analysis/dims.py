@@ -33,6 +33,8 @@ class Dims:
         """Axes that number tensors of a list."""
         self.feature_axis: dict[int, int] = {}
         self.feature_axes: dict[int, set[int]] = {}
+        self.merged: set[tuple[int, int]] = set()
+        """Axes (value, axis) in which a reshape has merged features with rows."""
         for step in self.program:
             self.of.append(self._dims(step))
             self.feature_axis[step.index] = self._feature_axis(step)
@@ -59,6 +61,9 @@ class Dims:
             self._line_up(step, operand, shape, out)
         for one, other in step.summed:
             a, b = (self.of[step.operands[o].node][axis] for o, axis in (one, other))
+            if step.how is How.CONVOLUTION:  # patches of an axis
+                size = self.program.shape(step.operands[other[0]].node)[other[1]]
+                a = self._reshaped_axis(a, size) or ()
             self.atoms.unify(a, b)
             weights = [self.flow.pure(s) for s in step.sources[:2]]
             learned = self.flow.contractions >> step.index & 1 or all(weights)
@@ -209,9 +214,11 @@ class Dims:
             return 1
         kept = (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW)
         if step.kind in kept and step.operands and step.how is not How.RESHAPE:
-            before = self.feature_axis[step.only.node]
-            if 0 <= before < len(step.only.axes) and step.only.axes[before] is not None:
-                return int(step.only.axes[before] or 0)
+            # A mask may stand before the features that it is multiplied with.
+            told = next((o for o in step.operands if self.flow.weights[o.node]), step.only)
+            before = self.feature_axis[told.node]
+            if 0 <= before < len(told.axes) and told.axes[before] is not None:
+                return int(told.axes[before] or 0)
         if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
             for operand in reversed(step.operands[:2]):
                 axis = self.feature_axis[operand.node]
@@ -228,7 +235,9 @@ class Dims:
 
     def _feature_axes(self, step: Step) -> set[int]:
         """All axes of a value that were features of something: of ``k.T @ v`` both."""
-        found = {self.feature_axis[step.index]}
+        found = {self.feature_axis[step.index]} & set(range(len(self.of[step.index])))
+        if step.how is How.RESHAPE and self._squeezed(step):
+            return set()  # one score for each row has no features
         if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
             for operand in step.operands:
                 if not self.flow.weights[operand.node]:
@@ -239,8 +248,17 @@ class Dims:
                 before = self.feature_axes[step.only.node]
                 atoms = {a for i in before for a in self.atoms.expand(self.of[step.only.node][i])}
                 for axis, dim in enumerate(self.of[step.index]):
-                    found |= {axis} if atoms & set(self.atoms.expand(dim)) else set()
+                    here = set(self.atoms.expand(dim))
+                    found |= {axis} if atoms & here else set()
+                    if atoms & here and here - atoms:
+                        self.merged.add((step.index, axis))
         return found
+
+    def _squeezed(self, step: Step) -> bool:
+        """Whether a value lost an axis of features that had just one entry."""
+        before, after = self.program.shape(step.only.node), self.program.shape(step.index)
+        known = self.feature_axes[step.only.node]
+        return len(after) < len(before) and all(before[axis] == 1 for axis in known)
 
 
 __all__ = ["Dims"]

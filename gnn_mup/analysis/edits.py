@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from ..ir.program import Kind
 from .flow import Flow
-from .forms import Leaf, Sum, Verdict, addends
+from .forms import Sum, Verdict, addends
 from .nesting import taken_up_by
+from .overlayers import brought_in
 from .streams import Streams
 
 BRANCH = "residual branch"
@@ -67,32 +68,18 @@ def _over_layers(flow: Flow, found: Sum, factor: float) -> list[Edit]:
     what = Verdict.OVER_LAYERS.value
     if flow.program[found.root].kind is not Kind.SUM:
         return [Edit(found.root, None, factor, what)]
-    out = []
-    for add in found.adds:
-        here = [x for x in found.leaves if x.add == add]
-        late = max(here, key=lambda x: x.origin)
-        out.append(Edit(add, late.operand, factor, what, late.node))
-    return out
+    return [Edit(x.add, x.operand, factor, what, x.node) for x in brought_in(found)]
 
 
 def _readouts(flow: Flow, found: Sum, factor: float) -> list[Edit]:
     what = Verdict.READOUTS.value
     if found.repeats < 2 or flow.program[found.root].kind is not Kind.SUM:
         return [Edit(found.root, None, factor, what)]
-    out = [Edit(x.add, x.operand, factor, what, x.node) for x in _new(found)]
+    out = [Edit(x.add, x.operand, factor, what, x.node) for x in brought_in(found)]
     for leaf in found.leaves:  # ``0 + first``
         step = flow.program[leaf.node]
-        if step.kind is Kind.SUM and len(step.operands) == 1 and leaf not in _new(found):
+        if step.kind is Kind.SUM and len(step.operands) == 1 and leaf not in brought_in(found):
             out.append(Edit(leaf.node, 1, factor, what, step.only.node))
-    return out
-
-
-def _new(found: Sum) -> list[Leaf]:
-    """What each addition brings in; of the first one that adds two, the later."""
-    out = []
-    for add in found.adds:
-        here = [x for x in found.leaves if x.add == add]
-        out.append(max(here, key=lambda x: x.origin))
     return out
 
 

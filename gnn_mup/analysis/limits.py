@@ -79,6 +79,11 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         (s for s in streams.sums if s.verdict is Verdict.GATE and _on_a_stream(reading, s)),
         "the state is updated through a gate here: no depth limit",
     )
+    stages = lines(
+        (s for s in streams.sums if s.verdict is Verdict.LEARNED and _between_steps(reading, s)),
+        "the skip goes through a weight of its own here, between layers with residual branches: "
+        "one more such stage is no step. Keep their number",
+    )
     ways = [(s.end, t.start) for s, t in pairwise(reading.spans)]
     masks = [graph.between(end, start) | 1 << start for end, start in ways if end < start]
     weights = [n for m in masks for n in graph.members(m & reading.flow.contractions)]
@@ -91,7 +96,15 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
             "leads through them. Keep the depth, or write the sum round both",
         )
     ]
-    return [*made, *changing[:1], *again, *gates, *between]
+    return [*made, *changing[:1], *again, *gates, *stages, *between]
+
+
+def _between_steps(reading: Reading, found: Sum) -> bool:
+    """Whether a sum outside all branches was made from one residual sum and leads to another."""
+    roots = sum(1 << s.root for s in reading.streams.steps)
+    graph = reading.graph
+    ends = graph[found.root].ancestors & roots and graph.descendants[found.root] & roots
+    return bool(ends) and _on_a_stream(reading, found)
 
 
 def _on_a_stream(reading: Reading, found: Sum) -> bool:
@@ -100,10 +113,13 @@ def _on_a_stream(reading: Reading, found: Sum) -> bool:
 
 
 def changing_constants(reading: Reading) -> list[list[float]]:
-    """Numbers on the branches of one expression that change from layer to layer."""
+    """Numbers on the branches of one expression, or in them, that change from layer to layer."""
     found: dict[object, list[float]] = {}
-    for here in reading.streams.steps:
-        nodes = {leaf.node for leaf in here.branches}
+    for here in reading.streams.sums:
+        inside = here.verdict is Verdict.INSIDE
+        nodes = {leaf.node for leaf in (here.leaves if inside else here.branches)}
+        if not inside and not here.residual:
+            continue
         for i, leaf in enumerate(here.leaves):
             if leaf.node in nodes and not here.lone:
                 key = (here.expression, len(here.leaves), i)

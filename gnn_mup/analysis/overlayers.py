@@ -52,6 +52,18 @@ def settle_sums_over_layers(flow: Flow, sums: list[Sum]) -> list[Readouts]:
     return readouts
 
 
+def brought_in(found: Sum) -> list[Leaf]:
+    """What each addition brings in: not the sum so far; of the first one that adds two, the
+    later."""
+    out = []
+    for add in found.adds:
+        here = [x for x in found.leaves if x.add == add]
+        so_far = found.stream if found.verdict is Verdict.OVER_LAYERS else None
+        new = [x for x in here if x is not so_far]
+        out.append(max(new or here, key=lambda x: x.origin))
+    return out
+
+
 def _made_one_from_the_other(flow: Flow, leaves: list[Leaf]) -> bool:
     return len(leaves) > 1 and all(
         flow.graph[b.node].ancestors >> a.origin & 1 for a, b in pairwise(leaves)
@@ -83,4 +95,4 @@ def _divided(flow: Flow, found: Sum) -> bool:
     return any(abs(uses[0].only.coefficient * n - 1.0) < 1e-6 for n in (count, count + 1))
 
 
-__all__ = ["Readouts", "settle_sums_over_layers"]
+__all__ = ["Readouts", "brought_in", "settle_sums_over_layers"]

@@ -14,9 +14,10 @@ from ..ir.opset import read
 from ..ir.program import Kind, Step
 from .extend import Weight
 from .flow import Flow
-from .forms import Verdict
+from .forms import Verdict, expression_of
 from .growth import Growth
-from .nesting import entries_of
+from .nesting import entries_of, taken_up_by
+from .overlayers import brought_in
 from .streams import Streams
 from .uses import Use, Uses
 
@@ -41,7 +42,7 @@ class Reading:
         self.graph, self.program = graph, read(graph)
         self.flow = Flow(self.program)
         self.dims = Growth(self.flow, described, grows)
-        self.flow.feature_axes = self.dims.feature_axes
+        self.flow.feature_axes, self.flow.merged = self.dims.feature_axes, self.dims.merged
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
         self.spans: list[Span] = []
@@ -78,30 +79,57 @@ class Reading:
         for found in self.streams.steps:
             for pair in entries_of(self.flow, found):
                 cut[pair] = 1 << found.level
+        summands = self._summands()
+        readouts = 0
+        read = [p for many in self.streams.readouts for p in many.terms if self.streams.steps]
+        for number, pair in enumerate(read):
+            summands[pair] = bit = 2 << (len(self.graph) + number)
+            readouts |= bit
         ends = {span.end: 1 << (i + 1) for i, span in enumerate(self.spans)}
         starts = {span.start: span.end for span in self.spans}
         size = len(self.graph)
-        self.feeds, self.free = [0] * size, [False] * size
-        after: dict[int, tuple[int, bool]] = {}  # behind the sum that a span ends in
+        self.feeds, short, ways = [0] * size, [0] * size, [0] * size
+        after: dict[int, tuple[int, int]] = {}  # behind the sum that a span ends in
         for node in reversed(self.graph.nodes):
             here = node.index
-            feeds, free = 0, bool(self.graph.output_mask >> here & 1)
+            feeds, way = 0, self.graph.output_mask >> here & 1
             for child in self.graph.children[here]:
-                if (here, child) in cut:
-                    feeds |= cut[here, child]
-                else:
-                    feeds |= self.feeds[child]
-                    free |= self.free[child]
+                pair = here, child
+                feeds |= cut.get(pair, self.feeds[child])
+                if pair in cut or pair not in summands:
+                    short[here] |= cut.get(pair, short[child])
+                if pair not in cut:
+                    way |= summands.get(pair, ways[child])
             if here in starts:
                 more, out = after[starts[here]]
-                feeds, free = feeds | more, free or out
+                feeds, way = feeds | more, way | out
             if here in ends:
-                after[here] = (feeds, free)
-                feeds, free = ends[here], False
-            self.feeds[here], self.free[here] = feeds, free
+                after[here] = (feeds, way)
+                feeds, way = ends[here], 0
+            self.feeds[here], ways[here] = feeds, way
+        self._divided = [
+            way > 1 and way.bit_count() == 1 and bool(feeds or way & ~readouts)
+            for way, feeds in zip(ways, short, strict=True)
+        ]
+        self.free = [bool(w) and not d for w, d in zip(ways, self._divided, strict=True)]
+        for index in range(size):
+            if self._divided[index]:
+                self.feeds[index] = short[index]
+
+    def _summands(self) -> dict[tuple[int, int], int]:
+        """What sums over layers add up, each with a bit of its own: all of them are divided by the
+        number of layers, so that what goes into one of them only lies in a branch."""
+        sums = [s for s in self.streams.sums if s.verdict is Verdict.OVER_LAYERS]
+        pairs = [(x.node, taken_up_by(self.flow, x.add)) for s in sums for x in brought_in(s)]
+        expressions, known = {s.expression for s in sums}, {add for s in sums for add in s.adds}
+        for step in self.program:  # ``0 + first``
+            first = step.kind is Kind.SUM and step.index not in known
+            if first and expression_of(self.flow, step.index) in expressions:
+                pairs += [(s, step.index) for s in step.sources if self.flow.data[s]]
+        return {pair: 2 << i for i, pair in enumerate(pairs)}
 
     def in_branch(self, index: int) -> bool:
-        return not self.free[index] and bool(self.feeds[index])
+        return not self.free[index] and bool(self.feeds[index] or self._divided[index])
 
     @cached_property
     def on_stream(self) -> int:

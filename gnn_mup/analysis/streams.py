@@ -103,7 +103,10 @@ class Streams(Terms):
         found.branches = made
         found.carriers = sum(max(round(abs(x.coefficient)), 1) for x in stream)
         found.coefficient = self._coefficient(found.stream, early.root)
-        if found.carriers > 1 and not made:
+        shares = [self._coefficient(x, early.root) for x in stream]
+        if len(stream) > 1 and any(abs(share - 1.0) > 1e-6 for share in shares):
+            found.verdict, found.coefficient = Verdict.SCALED, sum(shares)
+        elif found.carriers > 1 and not made:
             apart = self._made_one_from_other(stream)
             found.verdict = Verdict.OVER_LAYERS if apart else Verdict.MERGE
         elif abs(found.coefficient - 1.0) > 1e-6 and not self._normed(found.root):
@@ -281,6 +284,9 @@ class Streams(Terms):
                                      Verdict.LEARNED, Verdict.MERGE, Verdict.OVER_LAYERS,
                                      Verdict.REMADE)  # fmt: skip
             if not kept or len(early.leaves) != len(found.leaves):
+                continue
+            if found.residual and self._learned_skip(early):  # a stage begins with a projection
+                early.verdict = Verdict.LEARNED
                 continue
             at = {id(leaf): i for i, leaf in enumerate(found.leaves)}
             early.verdict, early.coefficient = found.verdict, found.coefficient

@@ -156,11 +156,12 @@ class Terms:
         return {*axes, *ones} >= set(range(len(self.program.shape(leaf.add))))
 
     def _same_carriers(self, found: Sum) -> list[Leaf]:
-        """Summands that all carry one and the same earlier value on."""
+        """Summands that all carry one and the same earlier value on, row by row."""
         carried = self.flow.carried
-        for i, leaf in enumerate(found.leaves):
+        whole = [x for x in found.leaves if self._is_whole(x)]
+        for i, leaf in enumerate(whole):
             same = [
-                x for x in found.leaves[i:]
+                x for x in whole[i:]
                 if carried[leaf.origin] & carried[x.origin] & ~self._roots_of_data
                 and x.coefficient * leaf.coefficient > 0
             ]  # fmt: skip

@@ -53,8 +53,8 @@ def check_model(model: Any) -> None:
             f"{kind} lies on the meta device ({meta[0]}): it has no values to scale. Call "
             "model.to_empty(device=...) and initialise it first"
         )
-    empty = [n for n, p in model.named_parameters()
-             if not is_lazy(p) and p.numel() == 0]  # fmt: skip
+    empty = [n for n, p in model.named_parameters()  # a marker of the device has one axis
+             if not is_lazy(p) and p.numel() == 0 and p.dim() > 1]  # fmt: skip
     if empty:
         raise TransferError(
             f"{empty[0]} has no elements: a layer of width zero cannot transfer. Build the model "

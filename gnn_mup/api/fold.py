@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..analysis.reading import Reading
+from ..arguments import counted
 from ..errors import TransferError
 from ..ir.program import How, Kind, Step
 from ..rules.display import fold_names
@@ -245,7 +246,7 @@ class FoldReport:
         return not self.kept
 
     def __str__(self) -> str:
-        lines = [f"{len(self.folded)} factors baked into weights"]
+        lines = [f"{counted(len(self.folded), 'factor')} baked into weights"]
         lines += [
             f"  kept {f.factor:.4g} in {f.module or 'the model'}: {f.reason}" for f in self.kept
         ]

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..arguments import as_patterns, as_table, check_module, check_number
+from ..arguments import as_patterns, as_table, check_module, check_number, counted
 from ..errors import NotApplied, StaleGroups, TransferError
 from ..rules import table as rules
 from ..rules.plan import ParamRecord, Plan, Settings, resolve_optimizer
@@ -185,8 +185,8 @@ def check_current(model: nn.Module, plan: Plan, held: Iterable[Iterable[nn.Param
     stale = sum(id(p) not in owned for parameters in held for p in parameters)
     if stale:
         raise StaleGroups(
-            f"{stale} parameters in these groups no longer belong to the model (fully_shard and "
-            ".to_empty() replace parameters). Make the groups afterwards: "
+            f"the model no longer owns {counted(stale, 'parameter')} of these groups "
+            "(fully_shard and .to_empty() replace parameters). Make the groups afterwards: "
             "groups = transfer_groups(model, lr=..., optimizer=...)"
         )
 

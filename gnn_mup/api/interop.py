@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ..arguments import counted
 from ..base.shapes import BaseShapes, Matched, load_base_shapes
 from ..errors import TransferError
 from ..extras import needs
@@ -50,8 +51,9 @@ def attach_infshapes(model: nn.Module, base: BaseShapes | str | os.PathLike[str]
     ]
     if wrong:
         raise TransferError(
-            f"mup would give {len(wrong)} parameters another learning rate than the rules do: "
-            f"{', '.join(wrong[:5])}. Use the groups: transfer_groups(model).optimizer(...)"
+            f"mup would give {counted(len(wrong), 'parameter')} another learning rate than the "
+            f"rules do: {', '.join(wrong[:5])}. Use the groups: "
+            "transfer_groups(model).optimizer(...)"
         )
     for name, parameter in parameters.items():
         parameter.infshape = found[name]  # type: ignore[attr-defined]

@@ -161,7 +161,7 @@ def _redrawn(home: _Home, measured: float) -> float:
     if not library or sum(p.numel() for p in owner.parameters()) > _LARGE:
         return measured
     try:
-        draws = _draws_of(copy.deepcopy(owner).cpu(), key)
+        draws = _draws_of(owner, key)
     except Exception:  # whatever keeps a layer (or one inside it) from being copied or drawn
         return measured
     if not min(draws) <= measured <= max(draws):
@@ -169,10 +169,12 @@ def _redrawn(home: _Home, measured: float) -> float:
     return math.sqrt(math.fsum(rms * rms for rms in draws) / len(draws))
 
 
-def _draws_of(twin: Any, key: str) -> list[float]:
-    """The scale of a parameter in several draws; the random state of the caller is kept."""
+def _draws_of(owner: nn.Module, key: str) -> list[float]:
+    """The scale of a parameter in several draws of a copy; the random state of the caller is
+    kept (a copy may draw too)."""
     draws = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
+        twin: Any = copy.deepcopy(owner).cpu()
         torch.default_generator.manual_seed(0)
         for _ in range(_DRAWS):
             twin.reset_parameters()

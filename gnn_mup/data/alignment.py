@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import counted
 from ..errors import TransferError, TransferWarning
 from ..transforms import Rows, operator_edges, rows_of
 
@@ -214,8 +215,3 @@ def _pair_se(values: Tensor, index: Tensor) -> float | None:
     by_dyad = e.new_zeros(len(keys)).index_add_(0, place, e[apart])
     shared = by_graph.square().sum() - by_dyad.square().sum()
     return torch.maximum(shared, e.square().sum()).div(count * (count - 1)).sqrt().item()
-
-
-def counted(n: int, thing: str) -> str:
-    """Says how many: '1 graph', '2 graphs'."""
-    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"

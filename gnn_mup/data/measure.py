@@ -12,14 +12,13 @@ from typing import Any, Literal
 
 import torch
 
-from ..arguments import shown
+from ..arguments import counted, shown
 from ..errors import TransferError
 from .alignment import (
     Estimate,
     Operator,
     Side,
     check_features,
-    counted,
     direction,
     gamma_of,
     mean_se,

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import check_size, shown
+from ..arguments import check_size, counted, shown
 from ..errors import TransferError
 from ..transforms import OPERATORS
-from .alignment import Operator, counted, train_mask_of
+from .alignment import Operator, train_mask_of
 
 Residuals = Tensor | Callable[[Any], Tensor]
 

@@ -79,7 +79,8 @@ def containers_in(value: Any) -> Iterator[Any]:
         seen.add(id(here))
         if not isinstance(here, tuple):
             yield here
-        waiting += here.values() if isinstance(here, dict) else here
+        # Not its length: e3nn's Irreps is a tuple without one.
+        waiting += here.values() if isinstance(here, dict) else iter(here)
 
 
 def _parts(value: Any) -> tuple[list[Any], Rebuild]:
@@ -91,7 +92,7 @@ def _parts(value: Any) -> tuple[list[Any], Rebuild]:
     if isinstance(value, dict):
         return list(value.values()), lambda new: _with_items(value, zip(value, new, strict=True))
     if isinstance(value, list | tuple | set | frozenset):
-        return list(value), type(value)
+        return list(iter(value)), type(value)
     parts, spec = pytree.tree_flatten(value, is_leaf=lambda part: part is not value)
     if len(parts) != 1 or parts[0] is not value:
         return parts, lambda new: pytree.tree_unflatten(new, spec)

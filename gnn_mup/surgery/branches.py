@@ -78,7 +78,7 @@ def _completed(program: Program, edits: list[Edit]) -> list[Edit]:
         if step.index in done:
             continue
         for edit in known.get(_where(node.site), ())[:1]:
-            if len(step.operands) == 2 or (len(step.operands) == 1 and edit.operand == 1):
+            if len(step.operands) in (1, 2):
                 summand = step.sources[(edit.operand or 0) % len(step.operands)]
                 out.append(replace(edit, add=step.index, summand=summand))
     return out

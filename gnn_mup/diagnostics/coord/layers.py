@@ -113,8 +113,9 @@ def is_stream(group: str) -> bool:
     return re.fullmatch(rf"{STREAM}( \d+)?", group) is not None
 
 
-def places(group: str, counts: Sequence[int]) -> dict[str, float]:
-    """At which fractions a folded layer is read, from how many of it each run has."""
+def places(group: str, counts: Sequence[int], own_last: bool = False) -> dict[str, float]:
+    """At which fractions a folded layer is read, from how many of it each run has. ``own_last``:
+    "last" is the last one of each run, not the one that has come as far as the shallowest's."""
     fewest, most = min(counts), max(counts)
     if is_stream(group):
         named = {"1/4": 0.25, "1/2": 0.5, "end": 1.0}
@@ -123,9 +124,9 @@ def places(group: str, counts: Sequence[int]) -> dict[str, float]:
     if most == 1:
         return {"": 0.0}
     last = (fewest - 1) / fewest  # where the shallowest run has its last layer
-    if fewest > 2:
-        return {"first": 0.0, "middle": last / 2, "last": last}
-    return {"first": 0.0, "last": last} if fewest == 2 else {"first": 0.0}
+    middle = {"middle": last / 2} if fewest > 2 else {}
+    end = {"last": 1.0 if own_last else last} if fewest > 1 else {}
+    return {"first": 0.0, **middle, **end}
 
 
 def at(values: Mapping[float, float], fraction: float) -> float:

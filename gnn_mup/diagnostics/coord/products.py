@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..tensors import thinned
+from ..tensors import rms, thinned
 
 LINEAR = frozenset({"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"})
 ADDED = frozenset({"addmm", "baddbmm"})
@@ -87,11 +87,22 @@ def own_product(
     return out.sum(-1, keepdim=True) if name in TIMES else out
 
 
-def spaced(part: slice, weight: Tensor, most: int) -> slice:
-    """At most ``most`` rows of a part of a weight, evenly spaced."""
+def spaced(part: slice, weight: Tensor, most: int, whole: bool) -> slice:
+    """At most ``most`` rows of a part of a weight, evenly spaced; or all, for singular values."""
     start, stop, _ = part.indices(weight.shape[0])
     step = -(-(stop - start) // most)
-    return slice(start, stop, step) if step > 1 else part
+    return slice(start, stop, step) if step > 1 and not whole else part
+
+
+def reach(moved: Tensor, terms: int, spectral: bool) -> Tensor:
+    """How far an update moves features in line with it, for an input of RMS 1: all terms have one
+    sign. Under a spectral optimizer the size of the entries follows the rank of the gradient (the
+    last layer's is as low as the number of graphs), so there the largest singular value is taken.
+    """
+    if spectral:
+        largest: Tensor = torch.linalg.svdvals(moved.float())[0]
+        return largest.mul(terms / moved.numel() ** 0.5)
+    return rms(moved).mul(terms)
 
 
 def fan_in(name: str, weight: Tensor, index: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -21,15 +21,17 @@ import torch_geometric
 from torch import Tensor, nn
 
 from ..tensors import Edges, active, data_of, outputs_of, parts_of, rms, thinned, transparent
-from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product, spaced
+from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product, reach, spaced
 from .quiet import Quiet
 from .stream import Stream, Sums
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(torch_geometric.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
+    *(os.path.join(_PACKAGE, part, "") for part in ("diagnostics", "ir", "surgery")),
 )
+"""Where nobody looks for a line of his model; this package has models too (`nn`, the demo)."""
 LOGITS = "logits of "
 """Begins the name of what attention puts into its softmax."""
 
@@ -52,6 +54,7 @@ class Recorder(Quiet):
         sums: where the plan found residual sums, or None.
         edges: the graph's edges, for smoothness along them, or None.
         dropout: leave dropout on.
+        spectral: the parameters that Muon trains.
         rows: how many rows of features are kept from the initial state, and of linear layers read.
         own_rows: how many rows the product ``x . dW`` is taken on.
         decay: by name, which part of a parameter decay takes off in one step.
@@ -63,12 +66,13 @@ class Recorder(Quiet):
         sums: Sums | None = None,
         edges: Edges | None = None,
         dropout: bool = False,
+        spectral: Collection[str] = (),
         rows: int = 128,
         own_rows: int = 32,
         decay: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(dropout)
-        self.model, self.rows, self.own_rows = model, rows, own_rows
+        self.model, self.spectral, self.rows, self.own_rows = model, spectral, rows, own_rows
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.start = Start({n: p for n, p in trained.items() if p.dim() >= 2}, decay or {})
         self.vectors = {n: p for n, p in trained.items() if p.dim() < 2}
@@ -200,11 +204,11 @@ class Recorder(Quiet):
             if size is None:  # a look-up
                 size = torch.ones(())
             result = out.detach().sum(-1, keepdim=True) if name in TIMES else out.detach()
-            linear = name == "linear"
+            linear, spectral = name == "linear", parameter in self.spectral
             for part, suffix in parts_of(parameter, weight, len(self.start.weights[parameter])):
                 layer = parameter + suffix
                 self.features(layer, result[..., part])
-                some = spaced(part, weight, self.rows) if linear else slice(None)
+                some = spaced(part, weight, self.rows, spectral) if linear else slice(None)
                 here = slice(None) if linear or not suffix else part
                 if terms and not self.step:
                     self.note(layer, "start", rms(weight[some][here]) * terms**0.5 * size)
@@ -213,7 +217,8 @@ class Recorder(Quiet):
                     own = own_product(name, func, args, kwargs, index, moved, self.own_rows)
                     self.note(layer, "own", rms(own if linear else own[..., part]))
                     if terms:
-                        self.note(layer, "step", rms(moved[here]) * terms * size)
+                        most = reach(moved[here], terms, spectral)
+                        self.note(layer, "step", most * size)
 
     def _logits(self, name: str, args: Any, kwargs: Any) -> None:
         """What attention puts into its softmax, of the last parameter that was met."""

@@ -78,8 +78,9 @@ class CoordReport:
                 runs.setdefault(group, {}).setdefault(key, {})[r.fraction] = r.value
                 counts.setdefault(group, []).append(r.among)
         out: dict[Key, list[Point]] = {}
+        spectral = self.settings.get("family") == "spectral"  # ranks fall at the very last layer
         for (layer, kind), values in runs.items():
-            for place, fraction in places(layer, counts[layer, kind]).items():
+            for place, fraction in places(layer, counts[layer, kind], spectral).items():
                 out[layer, place, kind] = [(*key, at(v, fraction)) for key, v in values.items()]
         return {**out, **self._rates(out)}
 

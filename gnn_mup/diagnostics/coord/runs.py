@@ -93,7 +93,9 @@ class Task:
         names = {id(p): n for n, p in model.named_parameters()}
         settings = group_settings(optimizer.param_groups, names)
         decay = {} if self.coupled else {name: given["decay"] for name, given in settings.items()}
-        recorder = Recorder(model, sums, edges, self.dropout, decay=decay)
+        of_muon = [g for g in optimizer.param_groups if g.get("optimizer") == "muon"]
+        spectral = {names[id(p)] for g in of_muon for p in g["params"]}
+        recorder = Recorder(model, sums, edges, self.dropout, spectral, decay=decay)
         losses = self.train(model, optimizer, recorder, seed)
         length = size[1] if plan is None or size[1] is None else plan.depth
         run = Run(seed, *size, length)

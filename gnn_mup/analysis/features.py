@@ -1,0 +1,188 @@
+"""Which values are features and which are weights, and where the two meet.
+
+Sets of values are ints used as bit masks, as in `ir.graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from functools import cached_property
+
+from ..ir.program import How, Kind, Operand, Program, Step
+
+
+class Features:
+    """Which values of a program are features, which are weights, and where the two meet."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.graph = program, program.graph
+        size = len(program)
+        self.data, self.weights = [False] * size, [False] * size
+        self._spread()
+        rows = self._parameter_rows()
+        if rows:
+            self._spread(rows)
+        self.features_of_parameters = rows
+        self.feature_axes: Mapping[int, set[int]] = {}
+        """The axes of features of every value, as `dims` finds them."""
+        self.merged: Set[tuple[int, int]] = frozenset()
+        """Axes (value, axis) that hold features and rows at once."""
+
+    # -- features and weights --------------------------------------------------------------------
+
+    def _spread(self, rows: frozenset[int] = frozenset()) -> None:
+        """Data and weights, from the leaves on. A buffer or a global is neither, until a weight is
+        applied to it: then it was data."""
+        for step in self.program:
+            here, node = step.index, self.graph[step.index]
+            if step.kind is Kind.LEAF:
+                self.weights[here] = node.param is not None
+                given = node.op == "input" or not node.floating
+                self.data[here] = (given and node.param is None) or here in rows
+                continue
+            self.data[here] = any(self.data[p] for p in step.sources)
+            self.weights[here] = any(self.weights[p] for p in step.sources)
+            if step.kind is Kind.CONTRACT and not self.data[here] and self.weights[here]:
+                both = [self.weights[p] for p in step.sources[:2]]
+                self.data[here] = not all(both)
+
+    def pure(self, index: int) -> bool:
+        """Made of parameters (and constants) alone."""
+        return self.weights[index] and not self.data[index]
+
+    def _parameter_rows(self) -> frozenset[int]:
+        """Parameters that are features, one row per node: their rows go through weights, and are
+        then gathered, collected or mixed as rows. A table that is looked up at once is none."""
+        rows: dict[int, frozenset[int]] = {}
+        layered: set[int] = set()
+        met: set[int] = set()
+        beside: set[int] = set()
+        for step in self.program:
+            here = step.index
+            if self.graph[here].param is not None and len(self.program.shape(here)) == 2:
+                rows[here] = frozenset({here})
+            elif self.pure(here):
+                rows[here] = self._rows_kept(step, rows)
+                layered |= rows[here] if step.kind is Kind.CONTRACT else set()
+            elif self.graph[here].floating:
+                found = [rows[s] for s in step.sources if rows.get(s)]
+                if step.kind in (Kind.ROWS, Kind.SCATTER) and step.axis == 0:
+                    picked = rows.get(step.sources[0], frozenset())
+                    met |= picked if not self._is_matrix(here) else frozenset()
+                elif step.kind is Kind.CONTRACT and not self.pure(step.sources[0]):
+                    mixed = rows.get(step.sources[1], frozenset())
+                    if self._square(step):
+                        met |= mixed
+                        beside |= mixed if step.how is How.SPARSE else frozenset()
+                elif step.kind is Kind.JOIN and step.axis == len(self.program.shape(here)) - 1:
+                    beside |= frozenset().union(*found) if len(found) < len(step.sources) else set()
+        return frozenset(beside | (met & layered))
+
+    def _rows_kept(self, step: Step, rows: dict[int, frozenset[int]]) -> frozenset[int]:
+        """The parameters whose rows the rows of a value of weights are."""
+        if step.kind is Kind.JOIN and step.axis == 0:
+            sources = list(step.sources)
+        elif step.kind in (Kind.ROWS, Kind.SCATTER, Kind.MADE, Kind.REDUCE):
+            return frozenset()
+        else:
+            taken = step.operands[:1] if step.kind is Kind.CONTRACT else step.operands
+            sources = [o.node for o in taken if o.axes[:1] == (0,) and len(o.axes) > 1]
+            if step.how is How.RESHAPE:  # the features cut into heads, or put together again
+                shapes = [self.program.shape(i)[:1] for i in (step.index, step.only.node)]
+                sources = [step.only.node] if shapes[0] == shapes[1] else []
+        return frozenset().union(*(rows.get(s, frozenset()) for s in sources))
+
+    def _square(self, step: Step) -> bool:
+        """Whether the first operand is a relation of rows: no weight has made it."""
+        first = step.sources[0]
+        return not self.weights[first] and len(self.program.shape(first)) >= 2
+
+    def _is_matrix(self, index: int) -> bool:
+        """Whether rows that were picked serve as matrices, one for each edge (relations)."""
+        waiting = [index]
+        while waiting:
+            for use in self.program.uses[waiting.pop()]:
+                after = self.program[use]
+                if after.kind is Kind.CONTRACT and len(self.program.shape(use)) > 2:
+                    return True
+                if after.kind is Kind.VIEW:
+                    waiting.append(use)
+        return False
+
+    def weight_like(self, index: int) -> bool:
+        """Made of parameters alone, or matrices picked from a stack of them (relations)."""
+        step = self.program[index]
+        while not self.pure(index) and self.weights[index] and step.kind is Kind.VIEW:
+            index = step.only.node
+            step = self.program[index]
+        if self.pure(index):
+            return True
+        if step.kind is not Kind.ROWS:
+            return False
+        stack = step.sources[0]
+        return self.pure(stack) and len(self.program.shape(stack)) >= 3
+
+    # -- where weights act  ---------------------------------------------------
+
+    @cached_property
+    def contractions(self) -> int:
+        """Mask of the steps where features meet a weight and an axis is summed over."""
+        return sum(1 << s.index for s in self.program if self._contracts(s))
+
+    def _contracts(self, step: Step) -> bool:
+        if not self.graph[step.index].floating:
+            return False
+        if step.kind is Kind.OPAQUE:
+            matrices = any(self.pure(s) and len(self.program.shape(s)) > 1 for s in step.sources)
+            return matrices and any(not self.pure(s) for s in step.sources)
+        if step.kind is Kind.CONTRACT and step.how is not How.ATTENTION:
+            weighs = [self.weight_like(s) for s in step.sources[:2]]
+            return any(weighs) and not all(weighs)
+        return self.weighed_sum(step) is not None
+
+    def weighed_sum(self, step: Step) -> tuple[Step, Operand] | None:
+        """``(x * w).sum(axis)``: the product, and its operand that is a weight along that axis."""
+        if step.kind is not Kind.REDUCE or step.how not in (How.SUM, How.MEAN):
+            return None
+        product = self.program[step.only.node]
+        if product.kind is not Kind.PRODUCT or len(product.operands) != 2:
+            return None
+        gone = {i for i, axis in enumerate(step.only.axes) if axis is None}
+        weights = [o for o in product.operands if self.pure(o.node)]
+        others = [o for o in product.operands if not self.pure(o.node)]
+        if len(weights) == 1 and others and gone & {a for a in weights[0].axes if a is not None}:
+            return product, weights[0]
+        return None
+
+    @cached_property
+    def dot_products(self) -> int:
+        """Mask of the steps where learned features are contracted with learned features."""
+        mask = 0
+        for step in self.program:
+            pair: tuple[int, ...] = ()
+            if step.kind is Kind.CONTRACT and step.how is How.PLAIN:
+                pair = () if self.scores(step.sources[0]) else step.sources[:2]
+            elif step.kind is Kind.REDUCE and step.how is How.SUM and step.axis is not None:
+                product = self.program[step.only.node]
+                if product.kind is Kind.PRODUCT and len(product.operands) == 2:
+                    spans = [step.axis in o.axes for o in product.operands]
+                    pair = product.sources if all(spans) else ()
+            if len(pair) == 2 and all(self.data[p] and self.weights[p] for p in pair):
+                mask |= 1 << step.index
+        return mask & ~self.contractions
+
+    def scores(self, index: int) -> bool:
+        """Whether a value is a softmax, a sparse matrix, or one number for each row through an
+        activation: weights of a sum over nodes or layers, no features."""
+        while True:
+            step = self.program[index]
+            if step.how in (How.SOFTMAX, How.SPARSE):
+                return True
+            if self.contractions >> index & 1:
+                return self.program.shape(index)[-1:] == (1,)
+            if step.kind not in (Kind.VIEW, Kind.POINTWISE) and self.program.same(index) is None:
+                return False
+            index = step.only.node
+
+
+__all__ = ["Features"]

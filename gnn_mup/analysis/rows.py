@@ -1,0 +1,194 @@
+"""Where rows meet: which steps bring in rows of other nodes, and which values lie on edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from ..ir.program import How, Kind, Operand, Step
+from .features import Features
+
+
+class Stretch(NamedTuple):
+    """An axis, or a part of one that a reshape has merged with others: the steps from one of its
+    elements to the next, and over all of them, in elements of the axis."""
+
+    axis: int
+    low: int
+    high: int
+
+
+class Rows(Features):
+    """Features, and where those of other nodes come in."""
+
+    @cached_property
+    def mixing(self) -> int:
+        """Mask of the steps where rows of other nodes come in: messages and attention."""
+        return sum(1 << s.index for s in self.program if self._mixes(s))
+
+    def _mixes(self, step: Step) -> bool:
+        if not self.graph[step.index].floating or not step.operands:
+            return False
+        if step.kind is Kind.CONTRACT:
+            return step.how in (How.SPARSE, How.ATTENTION) or self._mixes_rows(step)
+        if step.kind is Kind.REDUCE:
+            return step.how in (How.SUM, How.MEAN, How.EXTREME) and self._collects(step)
+        return step.kind is Kind.SCATTER and self.data[step.index] and self.is_message(step)
+
+    def _mixes_rows(self, step: Step) -> bool:
+        """Whether a product sums over rows: no weight stands in it, or one for every pair of rows
+        (a learned adjacency)."""
+        weighs = [self.weight_like(s) for s in step.sources[:2]]
+        if any(weighs):
+            return not all(weighs) and self._between_rows(step, weighs.index(True))
+        # Not logits, and no matrix that a layer has made.
+        return any(self.data[s] for s in step.sources[:2]) and not self._sums_features(step)
+
+    def _between_rows(self, step: Step, weight: int) -> bool:
+        """Whether a weight is summed over an axis of the data that is none of features, or not of
+        features alone."""
+        slots = [(step.sources[number], axis) for pair in step.summed for number, axis in pair
+                 if number != weight]  # fmt: skip
+        rows = all(a not in self.feature_axes[i] or (i, a) in self.merged for i, a in slots)
+        return bool(slots and self.feature_axes) and step.how is not How.CONVOLUTION and rows
+
+    def _sums_features(self, step: Step) -> bool:
+        """Whether a product sums over an axis that is one of features on both sides."""
+        slots = [slot for pair in step.summed for slot in pair]
+        return bool(self.feature_axes) and all(
+            axis in self.feature_axes[step.operands[number].node] for number, axis in slots
+        )
+
+    def _collects(self, step: Step) -> bool:
+        """Whether rows that were gathered, or paired with every other row, are summed up again and
+        a row is left for each that they were gathered for."""
+        gone = {i for i, axis in enumerate(step.only.axes) if axis is None}
+        pairs = self.pairs[step.only.node]
+        return any(a.axis in gone and r.axis not in gone for a, r in pairs)
+
+    @cached_property
+    def pairs(self) -> list[set[tuple[Stretch, Stretch]]]:
+        """For each value pairs of its axes: along the first lie rows that belong to others, one set
+        of them for each row along the second. ``x[neighbours]`` of shape (N, K, D) has K, N."""
+        found: list[set[tuple[Stretch, Stretch]]] = []
+        for step in self.program:
+            here: set[tuple[Stretch, Stretch]] = set()
+            learned = self.data[step.index] and self.weights[step.index]
+            reshapes = step.how is How.RESHAPE
+            if learned and step.kind is not Kind.SCATTER:
+                for operand in step.operands:
+                    pairs = found[operand.node]
+                    new = {x: self._after(step, operand, x) for pair in pairs for x in pair}
+                    here |= {(a, r) for old in pairs for a in new[old[0]] for r in new[old[1]]}
+                if step.kind is Kind.ROWS and not self.pure(step.sources[0]):
+                    here |= self._gathered(step)
+                elif step.kind in (Kind.SUM, Kind.PRODUCT, Kind.VIEW) and not reshapes:
+                    for operand in step.operands:
+                        here |= self._paired(step, operand)
+            found.append(here)
+        return found
+
+    def _after(self, step: Step, operand: Operand, old: Stretch) -> list[Stretch]:
+        """Where a part of an operand's axis is found in the result."""
+        shapes = self.program.shape(operand.node), self.program.shape(step.index)
+        if step.how is How.RESHAPE:
+            return reshaped(old, *shapes)
+        target = operand.axes[old.axis] if old.axis < len(operand.axes) else None
+        same = target is not None and shapes[0][old.axis] == shapes[1][target]
+        return [Stretch(target, old.low, old.high)] if target is not None and same else []
+
+    def _gathered(self, step: Step) -> set[tuple[Stretch, Stretch]]:
+        """Rows chosen by an index: its axes, all with all, until some of them are summed up."""
+        kept = {t for t in step.operands[0].axes if t is not None}
+        new = {t for o in step.operands[1:] for t in o.axes if t is not None} - kept
+        axes = self._whole(step, new)
+        return {(a, r) for a in axes for r in axes}
+
+    def _paired(self, step: Step, operand: Operand) -> set[tuple[Stretch, Stretch]]:
+        """An operand's own rows, copied along an axis that it has not."""
+        if not (self.data[operand.node] and self.weights[operand.node] and self.feature_axes):
+            return set()
+        features = self.feature_axes[step.index]
+        own = {t for t in operand.axes if t is not None}
+        more = set(range(len(self.program.shape(step.index)))) - own - features
+        rows, new = self._whole(step, own - features), self._whole(step, more)
+        return {(a, r) for a in rows for r in new}
+
+    def _whole(self, step: Step, axes: set[int]) -> list[Stretch]:
+        shape = self.program.shape(step.index)
+        return [Stretch(a, 1, shape[a]) for a in axes if shape[a] > 1]
+
+    def is_message(self, step: Step) -> bool:
+        """A scatter of rows that were gathered with the other end of the same edges. Pooling
+        collects rows as they are, or as the very same index has gathered them."""
+        site = self.graph[step.index].site
+        if site is not None and site.aggregator is not None:
+            return True
+        if len(step.sources) < 2:
+            return False
+        target = self.program.origin(step.sources[1])[0]
+        return any(self._other_end(source, target) for source in self._gathers(step.sources[0]))
+
+    def _gathers(self, index: int) -> Iterator[int]:
+        """Indices by which rows of features were gathered into this value, by this layer."""
+        waiting, seen = [index], {index}
+        while waiting:
+            step = self.program[waiting.pop()]
+            if step.kind is Kind.ROWS and len(step.sources) > 1 and not self.pure(step.sources[0]):
+                for chosen in step.sources[1:]:
+                    if self.is_relation(chosen):
+                        yield self.program.origin(chosen)[0]
+                continue
+            if step.kind is Kind.SCATTER and self.graph[step.index].floating:
+                continue
+            for source in step.sources:
+                if source not in seen and self.graph[source].floating:
+                    seen.add(source)
+                    waiting.append(source)
+
+    def _other_end(self, source: int, target: int) -> bool:
+        return source != target and not self.graph[target].ancestors >> source & 1
+
+    def is_relation(self, index: int) -> bool:
+        """Whether an index was brought along by the example (edges, batch), or by a layer's own
+        graph; what the forward pass computes by itself is a choice of rows."""
+        step = self.program[index]
+        if step.kind is Kind.JOIN:
+            return any(map(self.is_relation, step.sources))
+        if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
+            return self.is_relation(step.sources[0])
+        return step.kind in (Kind.LEAF, Kind.OPAQUE)
+
+    @cached_property
+    def on_edges(self) -> list[bool]:
+        """For each value whether rows were gathered for it and not yet collected."""
+        found: list[bool] = []
+        for step in self.program:
+            sides = [found[s] for s in step.sources if self.graph[s].floating and self.data[s]]
+            here = all(sides) and bool(sides) if step.kind is Kind.SUM else any(sides)
+            if step.kind is Kind.ROWS and not self.pure(step.sources[0]):
+                here |= any(map(self.is_relation, step.sources[1:]))
+            found.append(here and step.kind is not Kind.SCATTER)
+        return found
+
+
+def reshaped(old: Stretch, before: tuple[int, ...], after: tuple[int, ...]) -> list[Stretch]:
+    """Where a part of an axis is found after a reshape.
+
+    >>> reshaped(Stretch(1, 1, 12), (2, 12, 5), (2, 3, 4, 5))
+    [Stretch(axis=1, low=1, high=3), Stretch(axis=2, low=1, high=4)]
+    """
+    stride = math.prod(before[old.axis + 1 :])
+    low, high = old.low * stride, old.high * stride
+    found, end = [], math.prod(after)
+    for axis, size in enumerate(after):
+        start = end // size if size else 0
+        if low < end and start < high:
+            found.append(Stretch(axis, max(low, start) // start, min(high, end) // start))
+        end = start
+    return found
+
+
+__all__ = ["Rows", "Stretch", "reshaped"]
