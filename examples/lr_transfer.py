@@ -59,6 +59,7 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--sets", nargs="+", default=["QM9", "digits", "Cora", "MNIST"])
     made.add_argument("--optimizers", nargs="+", default=["adam", "sgd", "adamw"])
+    made.add_argument("--kinds", nargs="+", help="of transfer, mup, standard; default: all")
     made.add_argument("--longer", action="store_true", help="four times the batches and steps")
     args = start(made)
     for optimizer in args.optimizers:
@@ -71,13 +72,16 @@ def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
     problem = PROBLEMS[name](args.root, times * BATCHES[name])
     steps = args.steps or times * STEPS[optimizer]
     decay = decay_for(optimizer, len(problem.train), steps)
+    kinds = kinds_for(optimizer)
+    kinds = {kind: kinds[kind] for kind in args.kinds or kinds}
+    grids = grids_for(name, optimizer, args.longer)
     report = run(
         f"lr_transfer_{name}_{optimizer}" + "_longer" * args.longer,
         args,
         problem.build(GCNBlock),
         training(problem, steps),
-        grids_for(name, optimizer, args.longer),
-        transfer=kinds_for(optimizer),
+        {kind: grids[kind] for kind in kinds},
+        transfer=kinds,
         optimizer=OPTIMIZERS[optimizer],
         weight_decay=decay,
         more_seeds=optimizer != "sgd",  # its optimum is set by where runs diverge

@@ -44,8 +44,17 @@ class Growth(Dims):
         self.growing -= fixed
         self._fixed = fixed
         self._derive(fixed)
-        for atom, grows in self._known.items():
+        self._follow_known()
+
+    def _follow_known(self) -> None:
+        """What models of another size show goes before what was inferred. Of an axis that grows as
+        a whole the factors are told apart as before; one of them grows."""
+        known = self._known
+        for atom, grows in known.items():
             (self.growing.add if grows else self.growing.discard)(atom)
+        for whole in self._known_wholes:
+            if not self.growing & set(whole):
+                self.growing |= set([a for a in whole if a not in known][-1:])
 
     def doubt(self, width: int) -> dict[int, int]:
         """Classes whose growth nothing shows, with their sizes: inner sizes of a layer's own. One
@@ -66,6 +75,7 @@ class Growth(Dims):
                 else:
                     open_[atom] = size
         self._derive(self._fixed | (owned - self.growing) | (made & self.growing))
+        self._follow_known()
         return {a: n for a, n in open_.items() if a in self.growing}
 
     @cached_property
@@ -151,10 +161,23 @@ class Growth(Dims):
     @property
     def _known(self) -> dict[int, bool]:
         found: dict[int, bool] = {}
-        for step, param in self._leaves:
-            for axis, grows in enumerate(self.known.get(param or "", ())):
-                found.update(dict.fromkeys(self.atoms.expand(self.of[step.index][axis]), grows))
+        for dim, grows in self._known_axes:
+            if len(dim) == 1 or not grows:
+                found.update(dict.fromkeys(dim, grows))
         return found
+
+    @property
+    def _known_wholes(self) -> list[Dim]:
+        """Axes of several factors that grow."""
+        return [dim for dim, grows in self._known_axes if grows and len(dim) > 1]
+
+    @property
+    def _known_axes(self) -> list[tuple[Dim, bool]]:
+        return [
+            (self.atoms.expand(self.of[step.index][axis]), grows)
+            for step, param in self._leaves
+            for axis, grows in enumerate(self.known.get(param or "", ()))
+        ]
 
     def _one_of_a_list(self, atom: int) -> bool:
         """Whether a returned axis belongs to one of a list of equal layers: then the model is a
@@ -175,12 +198,18 @@ class Growth(Dims):
         return {a for dim in self.of[index] for a in self.atoms.expand(dim)}
 
     def _heads(self) -> set[int]:
-        """Of a width that is split the leading factors that are never summed over alone."""
-        alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
+        """Of a width that is split the factors that are never summed over alone: the leading ones,
+        or the last where another is."""
+        summed, read = (
+            {d[0] for dim in dims if len(d := self.atoms.expand(dim)) == 1}
+            for dims in (self.summed, [*self.summed, *self.read])
+        )
         found: set[int] = set()
         for root in self.atoms.parts:
-            parts = self.atoms.expand((root,))
-            found |= {p for p in parts[:-1] if p not in alone}
+            *parts, last = self.atoms.expand((root,))
+            found |= {p for p in parts if p not in summed}
+            if last not in read and read & set(parts):
+                found = (found - read) | {last}
         return found
 
     def _derive(self, fixed: set[int]) -> None:

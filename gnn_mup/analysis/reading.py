@@ -107,13 +107,14 @@ class Reading:
                 after[here] = (feeds, way)
                 feeds, way = ends[here], 0
             self.feeds[here], ways[here] = feeds, way
-        self._divided = [
+        # Values that reach the outputs by one summand of a sum over layers only.
+        self.divided = [
             way > 1 and way.bit_count() == 1 and bool(feeds or way & ~readouts)
             for way, feeds in zip(ways, short, strict=True)
         ]
-        self.free = [bool(w) and not d for w, d in zip(ways, self._divided, strict=True)]
+        self.free = [bool(w) and not d for w, d in zip(ways, self.divided, strict=True)]
         for index in range(size):
-            if self._divided[index]:
+            if self.divided[index]:
                 self.feeds[index] = short[index]
 
     def _summands(self) -> dict[tuple[int, int], int]:
@@ -129,7 +130,7 @@ class Reading:
         return {pair: 2 << i for i, pair in enumerate(pairs)}
 
     def in_branch(self, index: int) -> bool:
-        return not self.free[index] and bool(self.feeds[index] or self._divided[index])
+        return not self.free[index] and bool(self.feeds[index] or self.divided[index])
 
     @cached_property
     def on_stream(self) -> int:

@@ -15,6 +15,7 @@ from ..errors import TransferError, TransferWarning, user_level
 class Code(StrEnum):
     """What a note or a warning is about: its name in ``ignore=(...)``."""
 
+    AMBIGUOUS = "ambiguous"
     AUDIT_BRANCH = "audit-branch"
     AUDIT_GAMMA = "audit-gamma"
     AUDIT_RATE = "audit-rate"
@@ -37,6 +38,7 @@ class Code(StrEnum):
     OPTIMIZER = "optimizer"
     PACKED_QUERIES = "packed-queries"
     ROW_NORM = "row-norm"
+    SIZES_DISAGREE = "sizes-disagree"
     SUM_POOLING = "sum-pooling"
     UNDIVIDED_ATTENTION = "undivided-attention"
     UNEQUAL_BLOCKS = "unequal-blocks"

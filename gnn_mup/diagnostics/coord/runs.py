@@ -145,10 +145,13 @@ class Task:
                     parameters[name].mul_(record.init_factor)
         return model.train(), groups
 
+    def fresh(self, *size: int) -> nn.Module:
+        """A model as it is built, in the precision of the check."""
+        model = fresh_model(self.build, *size).train()
+        return model.float() if self.single else model
+
     def model(self, size: Size) -> nn.Module:
-        model = fresh_model(self.build, *(s for s in size if s is not None)).train()
-        if self.single:
-            model = model.float()
+        model = self.fresh(*(s for s in size if s is not None))
         self.counts[size] = sum(p.numel() for p in model.parameters() if not is_lazy(p))
         for (width, depth), count in self.counts.items():
             if count == self.counts[size] and width != size[0] and depth == size[1]:
