@@ -46,6 +46,29 @@ class Odd(nn.Module):
         return self.out((x.view(-1, 3, 4) * score).flatten(1))
 
 
+def test_what_decay_takes_off_is_no_update() -> None:
+    """Half of the weight is gone behind two steps, and nothing was learned."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 300), torch.randn(5, 8)  # more rows than are read
+    part = 1 - 0.5**0.5
+    for decay, left in (({"weight": part, "bias": part}, 0.0), ({}, 1.0)):
+        recorder = Recorder(model, decay=decay)
+        with recorder.watching():
+            for step in range(3):
+                recorder.expect(step)
+                model(x)
+                if step < 2:
+                    with torch.no_grad():
+                        for parameter in model.parameters():
+                            parameter *= 1 - part
+                    recorder.stepped()
+            recorder.vectors_moved()
+        for kind in ("step", "own"):
+            values = {(v.step, v.name): float(v.value) for v in recorder.values if v.kind == kind}
+            assert bool(values[2, "weight"] > 1e-6) == bool(left)
+        assert any(v.name == "bias" and v.value > 1e-6 for v in recorder.values) == bool(left)
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_own_contribution_is_x_times_dw_however_it_is_written(packed: bool) -> None:
     torch.manual_seed(0)
