@@ -19,7 +19,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from run import Net, cpu_time, example, peak  # noqa: E402
+from run import Net, cpu_time, example, peak
 
 SIZES = [("gcn", 64, 8), ("gcn", 256, 8), ("gin", 64, 32)]
 TASKS = ("step", "plan", "audit")
