@@ -19,7 +19,7 @@ OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./(?!examples/\S+\.(?:png|svg))([^)\s]+)
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pictures of the examples."""
-    for picture in sorted((ROOT / "examples" / "results").glob("*.png")):
+    for picture in sorted((ROOT / "examples" / "results").rglob("*.png")):
         path = picture.relative_to(ROOT).as_posix()
         files.append(File.generated(config, path, abs_src_path=str(picture)))
     return files

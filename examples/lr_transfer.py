@@ -2,6 +2,7 @@
 
     python examples/lr_transfer.py --quick       # a few minutes
     python examples/lr_transfer.py               # about 40 minutes on one core
+    python examples/lr_transfer.py --longer --optimizers muon --sets QM9     # 7 minutes
 
 The paper's block (graph convolution and MLP, each a residual branch behind a LayerNorm), written
 with ordinary layers, in sizes that grow 8 times in width and depth at once; every parameterization
@@ -36,6 +37,9 @@ ADAM = {
 MUON = {"transfer": Grid(-4.5, -0.5, 0.5), "standard": Grid(-11, -4)}
 """mup has no rule for it; the standard one is torch's Muon for the same matrices, with
 ``adjust_lr_fn="match_rms_adamw"``, and AdamW for the rest, at one learning rate."""
+LONGER = 4
+"""Times the batches and the steps of the others, with ``--longer``."""
+MUON_LONGER = {"transfer": Grid(-4, -2, 0.5), "standard": Grid(-9, -5)}
 SGD = {
     "QM9": {"transfer": Grid(-4, -0.5, 0.5), "mup": Grid(-12, -5), "standard": Grid(-13, -5)},
     "Cora": {"transfer": Grid(-3, 1, 0.5), "mup": Grid(-8, -1), "standard": Grid(-9, -2)},
@@ -43,17 +47,20 @@ SGD = {
 MORE_SGD = {"transfer": Grid(-2.5, 2, 0.5), "mup": Grid(-9, -1), "standard": Grid(-10, -2)}
 
 
-def grids_for(name: str, optimizer: str) -> dict[str, Grid]:
+def grids_for(name: str, optimizer: str, longer: bool) -> dict[str, Grid]:
     """Where the optima lie: each parameterization counts its learning rates in its own unit."""
     if optimizer == "sgd":
         return SGD.get(name, MORE_SGD)
-    return MUON if optimizer == "muon" else ADAM
+    muon = MUON_LONGER if longer else MUON
+    return muon if optimizer == "muon" else ADAM
 
 
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--sets", nargs="+", default=["QM9", "digits", "Cora", "MNIST"])
     made.add_argument("--optimizers", nargs="+", default=["adam", "sgd", "adamw"])
+    made.add_argument("--kinds", nargs="+", help="of transfer, mup, standard; default: all")
+    made.add_argument("--longer", action="store_true", help="four times the batches and steps")
     args = start(made)
     for optimizer in args.optimizers:
         for name in args.sets:
@@ -61,16 +68,20 @@ def main() -> None:
 
 
 def experiment(name: str, optimizer: str, args: argparse.Namespace) -> None:
-    problem = PROBLEMS[name](args.root, BATCHES[name])
-    steps = args.steps or STEPS[optimizer]
+    times = LONGER if args.longer else 1
+    problem = PROBLEMS[name](args.root, times * BATCHES[name])
+    steps = args.steps or times * STEPS[optimizer]
     decay = decay_for(optimizer, len(problem.train), steps)
+    kinds = kinds_for(optimizer)
+    kinds = {kind: kinds[kind] for kind in args.kinds or kinds}
+    grids = grids_for(name, optimizer, args.longer)
     report = run(
-        f"lr_transfer_{name}_{optimizer}",
+        f"lr_transfer_{name}_{optimizer}" + "_longer" * args.longer,
         args,
         problem.build(GCNBlock),
         training(problem, steps),
-        grids_for(name, optimizer),
-        transfer=kinds_for(optimizer),
+        {kind: grids[kind] for kind in kinds},
+        transfer=kinds,
         optimizer=OPTIMIZERS[optimizer],
         weight_decay=decay,
         more_seeds=optimizer != "sgd",  # its optimum is set by where runs diverge

@@ -397,7 +397,12 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ("a\0b", "no such file"),
         (Net(4), r"base=build\(64\), delta=build\(96\)"),
     ],
-    "delta": [(Net(4), "delta goes together with a base model"), ("x", "delta goes together")],
+    "delta": [
+        ("x", "delta must be a model of the same class.*not 'x'"),
+        ([Net(4), 3], "or several of them in a list, not 3"),
+        (nn.Conv1d(3, 3, 2), "delta is a Conv1d that has no tensor at the place"),
+        (moved(), "transferred already"),
+    ],
 }  # fmt: skip
 
 
@@ -434,7 +439,6 @@ PAIRS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "a delta of the same width": (lambda: {"base": Net(4), "delta": Net(4)},
         "Make the delta wider"),
     "no delta": (lambda: {"base": Net(4), "delta": "x"}, r"delta=build\(96\)"),
-    "a delta beside a file": (lambda: {"base": own(), "delta": Net(4)}, "leave delta out"),
     "a base without parameters": (lambda: {"base": nn.ReLU(), "delta": Net(4)}, "no parameters"),
     "a base on meta": (lambda: {"base": Net(4).to("meta"), "delta": Net(8)}, "to_empty"),
     "a lazy base": (lambda: {"base": Lazy(), "delta": Lazy()}, "lazy layers.*call it once"),

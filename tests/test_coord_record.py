@@ -17,6 +17,7 @@ from gnn_mup import apply_transfer
 from gnn_mup.diagnostics import coord_check
 from gnn_mup.diagnostics.coord.layers import at, folded, layers_of, places
 from gnn_mup.diagnostics.coord.record import Recorder
+from gnn_mup.nn import TransferGNN
 
 SMALL: dict[str, Any] = {"seeds": 1, "most_seeds": 0}
 
@@ -43,6 +44,29 @@ class Odd(nn.Module):
         x = x + self.mha(q, k, h)[0][0]
         score = (x.view(-1, 3, 4) * self.att).sum(-1, keepdim=True)
         return self.out((x.view(-1, 3, 4) * score).flatten(1))
+
+
+def test_what_decay_takes_off_is_no_update() -> None:
+    """Half of the weight is gone behind two steps, and nothing was learned."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 300), torch.randn(5, 8)  # more rows than are read
+    part = 1 - 0.5**0.5
+    for decay, left in (({"weight": part, "bias": part}, 0.0), ({}, 1.0)):
+        recorder = Recorder(model, decay=decay)
+        with recorder.watching():
+            for step in range(3):
+                recorder.expect(step)
+                model(x)
+                if step < 2:
+                    with torch.no_grad():
+                        for parameter in model.parameters():
+                            parameter *= 1 - part
+                    recorder.stepped()
+            recorder.vectors_moved()
+        for kind in ("step", "own"):
+            values = {(v.step, v.name): float(v.value) for v in recorder.values if v.kind == kind}
+            assert bool(values[2, "weight"] > 1e-6) == bool(left)
+        assert any(v.name == "bias" and v.value > 1e-6 for v in recorder.values) == bool(left)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -222,6 +246,7 @@ def test_names_and_fractions() -> None:
     assert places("stream", [5, 8]) == {"1/4": 0.25, "1/2": 0.5, "end": 1.0}
     assert places("stream 2", [4, 8]) == {"1/2": 0.5, "end": 1.0}
     assert places("convs.*", [4, 8]) == {"first": 0.0, "middle": 0.375, "last": 0.75}
+    assert places("convs.*", [4, 8], own_last=True)["last"] == 1.0
     assert places("enc", [1, 1]) == {"": 0.0}
     assert at({0.0: 1.0, 1.0: 4.0}, 0.5) == pytest.approx(1.0)
 
@@ -232,6 +257,18 @@ class Many(Net):
     def forward(self, x: Tensor, edge_index: Tensor) -> Any:
         out = super().forward(x, edge_index)
         return {"energy": out, "parts": (out[:, :1] * 2, x), "count": 3}
+
+
+def test_models_of_this_package_have_source_lines_too() -> None:
+    torch.manual_seed(0)
+    model = TransferGNN(3, 8, 2, 2)
+    recorder = Recorder(model)
+    with recorder.watching():
+        recorder.expect(0)
+        model(torch.randn(5, 3), torch.randint(0, 5, (2, 9)))
+    assert recorder.sources
+    files = {line.partition(":")[0] for line in recorder.sources.values()}
+    assert {file.rpartition("/")[2] for file in files} == {"nn.py"}
 
 
 def test_all_outputs_are_watched() -> None:

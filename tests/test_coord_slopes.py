@@ -116,6 +116,17 @@ def test_one_sided_slopes_may_fall() -> None:
     assert judged([replace(slope(0.9), side="")])[0].status == ""
 
 
+@pytest.mark.parametrize(
+    ("value", "status"), [(-0.45, PASS), (-0.7, UNSURE), (-0.9, FAIL), (0.45, FAIL)]
+)
+def test_a_sum_over_layers_may_fall_as_far_as_unrelated_layers_make_it(
+    value: float, status: str
+) -> None:
+    assert expectation(Layer("stream", "stream"), "change", "depth").fall == 0.5
+    assert expectation(Layer("output", "output"), "change", "depth").fall == 0.0
+    assert judged([replace(slope(value, 0.03), fall=0.5)])[0].status == status
+
+
 def test_how_many_seeds_would_decide() -> None:
     half = slope(0.1, 0.1)
     needed = seeds_needed(half, 3, 40)

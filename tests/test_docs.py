@@ -189,6 +189,22 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
         assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
+def test_a_package_index_gets_absolute_links_where_there_is_an_address() -> None:
+    setup = module_of(ROOT / "setup.py", "setup_of_the_package")
+    assert setup.addresses("") == {}
+    made = setup.addresses("https://host/me/it")
+    readme = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", readme)
+    local = [link for link in links if not link.startswith("http")]
+    assert len(local) > 5
+    found = re.findall(r"\]\(([^)]+)\)", made["long_description"])
+    assert all(link.startswith("https://") for link in found)
+    assert [link.partition("/main/")[2] or link for link in found] == links
+    assert "![" in readme
+    assert "https://host/me/it/raw/main/docs/guide.png" in found
+    assert made["project_urls"]["Issues"] == "https://host/me/it/issues"
+
+
 def test_every_page_can_be_reached_from_the_readme() -> None:
     seen, todo = set(), [ROOT / "README.md"]
     while todo:

@@ -78,7 +78,7 @@ TARGET = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
 
 
 class Homogeneous(nn.Module):
-    """Residual, sum aggregation, one root term a layer."""
+    """Residual, sum aggregation, one root term per layer."""
 
     def __init__(self, width: int = 16, depth: int = 3) -> None:
         super().__init__()

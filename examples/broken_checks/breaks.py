@@ -46,7 +46,7 @@ class Break:
         """Transfer, and then the fault."""
         given: dict[str, Any] = {"weight_decay": 0.1} if self.optimizer == "adamw" else {}
         given |= {"optimizer": self.optimizer, "base": "paper", "lr": 0.01, **self.arguments}
-        groups = apply_transfer(model, example, **given)
+        groups = apply_transfer(model, example, audit=False, **given)
         if self.change is not None:
             self.change(model, groups)
         return groups

@@ -1,6 +1,6 @@
 """Real data in small batches: what the experiments train on.
 
-Everything is cut so that a model of width 128 and depth 16 takes about 40 ms a step on one core:
+Everything is cut so that a model of width 128 and depth 16 takes about 40 ms per step on one core:
 batches of about 200 nodes, one of them or a few. With one batch nothing is random but the weights,
 and so a few seeds tell where the optimum lies. Feature rows have norm^2 = n0, as in the paper.
 """
@@ -55,7 +55,7 @@ class Problem:
 
 
 def qm9(root: Path | None, batches: int) -> Problem:
-    """Dipole moments, standardised: SIZE molecules a batch."""
+    """Dipole moments, standardised: SIZE molecules per batch."""
     data = load("QM9", root, transform=NormalizeRows())
     graphs = [_molecule(data[i]) for i in range(SIZE * (batches + 2))]
     mu = torch.cat([g.y for g in graphs[: SIZE * batches]])
@@ -65,7 +65,7 @@ def qm9(root: Path | None, batches: int) -> Problem:
 
 
 def mnist(root: Path | None, batches: int) -> Problem:
-    """Superpixels of MNIST, a third of SIZE a batch: intensity and place."""
+    """Superpixels of MNIST, a third of SIZE per batch: intensity and place."""
     data = load("MNIST", root)
     graphs = []
     for i in range(SIZE // 3 * (batches + 4)):
@@ -77,7 +77,7 @@ def mnist(root: Path | None, batches: int) -> Problem:
 
 
 def digit_grids(root: Path | None, batches: int) -> Problem:
-    """Scikit-learn's digits as grids of 4 x 4 superpixels, SIZE a batch: intensity and place."""
+    """Scikit-learn's digits as grids of 4 x 4 superpixels, SIZE per batch: intensity and place."""
     place = 4 * torch.eye(16)
     graphs = [
         _plain(torch.cat([4 * g.x, place], dim=1), g.edge_index, g.y)
@@ -87,7 +87,7 @@ def digit_grids(root: Path | None, batches: int) -> Problem:
 
 
 def citation(name: str, root: Path | None, batches: int, nodes: int = 225) -> Problem:
-    """A citation graph (full split) in connected pieces, one a batch."""
+    """A citation graph (full split) in connected pieces, one per batch."""
     data = load(name, root, split="full", transform=NormalizeRows())[0]
     pieces = [Batch.from_data_list([data.subgraph(p)]) for p in _pieces(data, nodes)]
     useful = [_weighted(p) for p in pieces if p.train_mask.sum() > nodes // 10]
@@ -103,7 +103,7 @@ def whole(name: str, root: Path | None) -> Problem:
 
 
 def camvid(root: Path | None, batches: int) -> Problem:
-    """Street scenes as superpixels (in place of PascalVOC-SP), one a batch, a class a node."""
+    """Street scenes as superpixels (in place of PascalVOC-SP), one per batch, a class per node."""
     scenes = load("CamVid-SP", root, transform=NormalizeRows())[: batches + 4]
     graphs = [_weighted(Batch.from_data_list([g])) for g in scenes]
     for graph in graphs:

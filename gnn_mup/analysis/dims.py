@@ -61,6 +61,9 @@ class Dims:
             self._line_up(step, operand, shape, out)
         for one, other in step.summed:
             a, b = (self.of[step.operands[o].node][axis] for o, axis in (one, other))
+            if step.how is How.CONVOLUTION:  # patches of an axis
+                size = self.program.shape(step.operands[other[0]].node)[other[1]]
+                a = self._reshaped_axis(a, size) or ()
             self.atoms.unify(a, b)
             weights = [self.flow.pure(s) for s in step.sources[:2]]
             learned = self.flow.contractions >> step.index & 1 or all(weights)

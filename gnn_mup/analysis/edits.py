@@ -34,7 +34,7 @@ def edits_of(streams: Streams, factor: float, readouts: float | None = None) -> 
         out += _readouts(streams.flow, many.found, readouts or 1.0 / many.count)
     for found in streams.sums:
         if found.residual:
-            out += _branches(streams.flow, found, found.root, factor)
+            out += _branches(streams.flow, found, found.root, factor ** (1.0 - found.own))
         if found.verdict is Verdict.OVER_LAYERS:
             out += _over_layers(streams.flow, found, factor)
         if found.carriers > 1 and found.verdict in (Verdict.MERGE, Verdict.STEP):

@@ -71,6 +71,8 @@ class Sum:
         """The verdict as the plan shows it."""
         if self.verdict is Verdict.SCALED:
             return f"scaled skip (coefficient {self.coefficient:.3g})"
+        if self.residual and self.own == 1.0:
+            return "residual (divided by the number of layers already)"
         if self.verdict is Verdict.MERGE:
             return f"{self.carriers} summands carry the stream"
         return str(self.verdict.value)
@@ -79,6 +81,8 @@ class Sum:
     """How often the expression ran in this one sum: a loop that nobody reads from in between."""
     lone: bool = False
     """Whether the expression made no other sum."""
+    own: float = 0.0
+    """The power of 1/L that the model has on its branches, as models of other depths show."""
 
 
 def addends(flow: Flow, step: Step) -> list[tuple[int, float]]:

@@ -39,20 +39,29 @@ class Growth(Dims):
         self.growing = self._owned & self._read
         flowing = {a for s in streams for a in self.atoms.expand(self.of[s][-1])}
         ends = {a for a in self._returned if a not in flowing}
-        fixed = self._given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
+        fixed = self.given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
         fixed |= {a for dim in self.counted for a in self.atoms.expand(dim)}
         self.growing -= fixed
         self._fixed = fixed
         self._derive(fixed)
-        for atom, grows in self._known.items():
+        self._follow_known()
+
+    def _follow_known(self) -> None:
+        """What models of another size show goes before what was inferred. Of an axis that grows as
+        a whole the factors are told apart as before; one of them grows."""
+        known = self._known
+        for atom, grows in known.items():
             (self.growing.add if grows else self.growing.discard)(atom)
+        for whole in self._known_wholes:
+            if not self.growing & set(whole):
+                self.growing |= set([a for a in whole if a not in known][-1:])
 
     def doubt(self, width: int) -> dict[int, int]:
         """Classes whose growth nothing shows, with their sizes: inner sizes of a layer's own. One
         that comes from a buffer or a new tensor grows if it is as large as the width; one as large
         as an input or output, and no multiple of the width, is taken as bound to that; others grow.
         Returns those of the last sort that are neither a multiple nor a part of the width."""
-        bound = self._returned | self._given
+        bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
         owned, known = self._owned, self._known
         open_: dict[int, int] = {}
@@ -66,6 +75,7 @@ class Growth(Dims):
                 else:
                     open_[atom] = size
         self._derive(self._fixed | (owned - self.growing) | (made & self.growing))
+        self._follow_known()
         return {a: n for a, n in open_.items() if a in self.growing}
 
     @cached_property
@@ -98,13 +108,20 @@ class Growth(Dims):
         return bool(self.program.graph.live >> index & 1)
 
     @property
-    def _given(self) -> set[int]:
+    def given(self) -> set[int]:
         """Classes of axes that the example brings along."""
         found: set[int] = set()
         for step, param in self._leaves:
             if param is None and self.flow.data[step.index]:
                 found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
         return found
+
+    @property
+    def columns(self) -> set[int]:
+        """Classes of the last axes of what the example brings along: features, coordinates."""
+        data = [s for s, p in self._leaves if p is None and self.flow.data[s.index]]
+        ends = [self.of[s.index][-1] for s in data if len(self.of[s.index]) > 1]
+        return {a for dim in ends for a in self.atoms.expand(dim)}
 
     @property
     def _only_made(self) -> set[int]:
@@ -151,10 +168,23 @@ class Growth(Dims):
     @property
     def _known(self) -> dict[int, bool]:
         found: dict[int, bool] = {}
-        for step, param in self._leaves:
-            for axis, grows in enumerate(self.known.get(param or "", ())):
-                found.update(dict.fromkeys(self.atoms.expand(self.of[step.index][axis]), grows))
+        for dim, grows in self._known_axes:
+            if len(dim) == 1 or not grows:
+                found.update(dict.fromkeys(dim, grows))
         return found
+
+    @property
+    def _known_wholes(self) -> list[Dim]:
+        """Axes of several factors that grow."""
+        return [dim for dim, grows in self._known_axes if grows and len(dim) > 1]
+
+    @property
+    def _known_axes(self) -> list[tuple[Dim, bool]]:
+        return [
+            (self.atoms.expand(self.of[step.index][axis]), grows)
+            for step, param in self._leaves
+            for axis, grows in enumerate(self.known.get(param or "", ()))
+        ]
 
     def _one_of_a_list(self, atom: int) -> bool:
         """Whether a returned axis belongs to one of a list of equal layers: then the model is a
@@ -175,12 +205,18 @@ class Growth(Dims):
         return {a for dim in self.of[index] for a in self.atoms.expand(dim)}
 
     def _heads(self) -> set[int]:
-        """Of a width that is split the leading factors that are never summed over alone."""
-        alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
+        """Of a width that is split the factors that are never summed over alone: the leading ones,
+        or the last where another is."""
+        summed, read = (
+            {d[0] for dim in dims if len(d := self.atoms.expand(dim)) == 1}
+            for dims in (self.summed, [*self.summed, *self.read])
+        )
         found: set[int] = set()
         for root in self.atoms.parts:
-            parts = self.atoms.expand((root,))
-            found |= {p for p in parts[:-1] if p not in alone}
+            *parts, last = self.atoms.expand((root,))
+            found |= {p for p in parts if p not in summed}
+            if last not in read and read & set(parts):
+                found = (found - read) | {last}
         return found
 
     def _derive(self, fixed: set[int]) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import pairwise
 
+from ..ir.graph import Graph
+from ..ir.program import How
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.plan import Branch
 from .checks import at_their_lines
 from .forms import Sum, Verdict
 from .layers import is_dense, reads_layers_one_by_one
+from .overlayers import is_divided
 from .reading import Reading
+from .sizes import Compared, constant_of, expressions, where
 
 _REASONS = {
     Verdict.GATE: "its state is updated through gates (GRU): no depth limit",
@@ -113,10 +117,13 @@ def _on_a_stream(reading: Reading, found: Sum) -> bool:
 
 
 def changing_constants(reading: Reading) -> list[list[float]]:
-    """Numbers on the branches of one expression that change from layer to layer."""
+    """Numbers on the branches of one expression, or in them, that change from layer to layer."""
     found: dict[object, list[float]] = {}
-    for here in reading.streams.steps:
-        nodes = {leaf.node for leaf in here.branches}
+    for here in reading.streams.sums:
+        inside = here.verdict is Verdict.INSIDE
+        nodes = {leaf.node for leaf in (here.leaves if inside else here.branches)}
+        if not inside and not here.residual:
+            continue
         for i, leaf in enumerate(here.leaves):
             if leaf.node in nodes and not here.lone:
                 key = (here.expression, len(here.leaves), i)
@@ -124,8 +131,60 @@ def changing_constants(reading: Reading) -> list[list[float]]:
     return [c for c in found.values() if max(c) > 1.01 * min(c)]
 
 
-def no_decoder(reading: Reading) -> list[Note]:
-    """A backbone that returns features, or whose last layer may be a decoder or not."""
+def ambiguous(reading: Reading, known: Compared) -> list[Note]:
+    """Constants that may stand for the depth, where no model of another depth shows whether they
+    do: ``x + h * 0.25`` in four layers, ``sum(states) / 4``."""
+    flow, graph = reading.flow, reading.graph
+    found: dict[str, str] = {}
+    for expression, sums in expressions(reading).items():
+        if expression in known.repeated | known.fixed:
+            continue
+        place = "{}:{}: {!r}".format(*where(expression), _text(graph, sums[0]))
+        constant = constant_of(sums)
+        count = _depth_in(constant, reading.depth) if constant is not None else None
+        if count is not None:
+            found[place] = (
+                f"multiplies its branch by {constant:.4g}, which may be {count} or a number of its "
+                "own, and was taken as the latter"
+            )
+        for here in sums:
+            many = len(here.leaves) > 2 and flow.program[here.root].how is not How.MEAN
+            plain = here.verdict in (Verdict.NONE, Verdict.LEARNED)
+            if many and plain and _is_average(reading, here):
+                found[place] = (
+                    f"divides by {len(here.leaves)}, as many as it adds up, and was taken as a mean"
+                )
+    return [
+        Note(Code.AMBIGUOUS, f"{place} {text}. Pass a model of another depth, delta=build(...), "
+             "and it is known")
+        for place, text in found.items()
+    ]  # fmt: skip
+
+
+def _depth_in(constant: float, depth: int) -> str | None:
+    """What of the depth a constant may be."""
+    for count in (depth, depth + 1):
+        for power, text in ((1.0, "1/L"), (0.5, "1/sqrt(L)")):
+            if count > 1 and abs(constant * count**power - 1.0) < 1e-6:
+                return text
+    return None
+
+
+def _is_average(reading: Reading, found: Sum) -> bool:
+    made = sorted(found.leaves, key=lambda leaf: leaf.origin)
+    stands = all(reading.flow.height[a.node] < reading.flow.height[b.node]
+                 for a, b in pairwise(made))  # fmt: skip
+    return stands and is_divided(reading.flow, found)
+
+
+def _text(graph: Graph, found: Sum) -> str:
+    site = graph[found.root].site
+    return "" if site is None else site.text
+
+
+def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
+    """A backbone that returns features, or whose last layer may be a decoder or not. Of ``known``
+    parameters it was shown which axes grow."""
     graph, width = reading.graph, reading.width
     products = reading.flow.dot_products
     wide = [
@@ -140,19 +199,22 @@ def no_decoder(reading: Reading) -> list[Note]:
             f"no decoder: the output has the width itself ({size}). A head that is put on it "
             "belongs into the model before apply_transfer, or it has no rules"
         )
-        if ends:
+        if ends and not all(name in known for name in _ends(reading)):
             note += (
                 f"; {ends[0]} was taken as one more layer: if its {size} outputs do not grow with "
-                f"the width, type {_override(ends[0], 'decoder')}"
+                f"the width, type {_override(ends[0], 'decoder')}, or pass delta=build(another "
+                "width)"
             )
         return [Note(Code.NO_DECODER, note)]
     same = [i for i in reading.lasts if graph[i].shape[-1:] == (width,) and width > 1]
-    names = fold_names(u.param for i in same for u in reading.uses.at.get(i, ()) if u.in_axes)
+    names = fold_names(u.param for i in same for u in reading.uses.at.get(i, ())
+                       if u.in_axes and u.param not in known)  # fmt: skip
     return [
         Note(
             Code.WIDE_DECODER,
             f"{name}: its output is as wide as the stream ({width}) and was taken as a decoder, "
-            f"whose output does not grow. If it does, type {_override(name, 'hidden')}",
+            f"whose output does not grow. If it does, type {_override(name, 'hidden')}, or pass "
+            "delta=build(another width)",
         )
         for name in names
     ]
@@ -170,4 +232,4 @@ def _override(name: str, role: str) -> str:
     return f"roles={{{name!r}: {role!r}}}"
 
 
-__all__ = ["changing_constants", "no_decoder", "width_only"]
+__all__ = ["ambiguous", "changing_constants", "no_decoder", "width_only"]

@@ -24,14 +24,17 @@ class Readouts:
     """(summand, the addition that takes it up) -> a bit of its own."""
 
 
-def settle_sums_over_layers(flow: Flow, sums: list[Sum]) -> list[Readouts]:
-    """Mark sums over layers; returns those of readouts."""
+def settle_sums_over_layers(
+    flow: Flow, sums: list[Sum], summed: list[Sum] | None = None
+) -> list[Readouts]:
+    """Mark sums over layers; returns those of readouts. With ``summed`` only these, which are known
+    to be no means."""
     stream = any(s.residual for s in sums)
     readouts = []
-    for found in sums:
+    for found in sums if summed is None else summed:
         if found.verdict not in (Verdict.NONE, Verdict.LEARNED, Verdict.MERGE, Verdict.OVER_LAYERS):
             continue
-        if _divided(flow, found):
+        if summed is None and is_divided(flow, found):
             if found.verdict in (Verdict.OVER_LAYERS, Verdict.MERGE):
                 found.verdict = Verdict.NONE
             continue
@@ -84,7 +87,7 @@ def _states(flow: Flow, leaves: list[Leaf]) -> bool:
     return all(flow.learned(a, b) for a, b in pairwise(shared))
 
 
-def _divided(flow: Flow, found: Sum) -> bool:
+def is_divided(flow: Flow, found: Sum) -> bool:
     """Whether the sum is a mean already: divided by the number of its summands, before or after."""
     count = len(found.leaves)
     if all(abs(abs(leaf.coefficient) * count - 1.0) < 1e-6 for leaf in found.leaves):
@@ -95,4 +98,4 @@ def _divided(flow: Flow, found: Sum) -> bool:
     return any(abs(uses[0].only.coefficient * n - 1.0) < 1e-6 for n in (count, count + 1))
 
 
-__all__ = ["Readouts", "brought_in", "settle_sums_over_layers"]
+__all__ = ["Readouts", "brought_in", "is_divided", "settle_sums_over_layers"]

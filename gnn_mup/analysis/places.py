@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ..ir.program import How, Kind, Step
-from ..rules.placement import Placement
+from ..rules.placement import Basis, Placement
 from ..rules.table import Kind as Width
 from ..rules.table import Role
 from .attention import queries_of
@@ -37,9 +37,12 @@ class Places:
         lists = {list_of(name) for name, p in placed.items() if p.role is Role.STREAM}
         roots = sum(1 << s.root for s in self.reading.streams.steps)
         for name, placement in placed.items():
-            if placement.kind is not Width.VECTOR or placement.role is not Role.HIDDEN:
-                continue
             uses = self.uses.by_param.get(name, [])
+            outside = placement.role is Role.HIDDEN or all(
+                self.reading.divided[use.node] for use in uses
+            )
+            if placement.kind is not Width.VECTOR or not outside:
+                continue
             after = any(self.graph[use.node].ancestors & roots for use in uses)
             if after and list_of(name) in lists and list_of(name) != name:
                 reason = "gain, bias or other vector; on the residual stream, once per layer"
@@ -259,8 +262,9 @@ def overridden(placement: Placement, role: Role) -> Placement:
     elif role is Role.STREAM and not matrix:
         kind = Width.VECTOR if placement.fan_out_axes else Width.NO_WIDTH
     return replace(
-        placement, role=role, kind=kind, branches=1.0, reason=f"role given by the user: {role}"
-    )
+        placement, role=role, kind=kind, branches=1.0, basis=Basis.GIVEN,
+        reason=f"role given by the user: {role}",
+    )  # fmt: skip
 
 
 __all__ = ["Places", "overridden"]

@@ -80,6 +80,11 @@ class Reading:
             for pair in entries_of(self.flow, found):
                 cut[pair] = 1 << found.level
         summands = self._summands()
+        readouts = 0
+        read = [p for many in self.streams.readouts for p in many.terms if self.streams.steps]
+        for number, pair in enumerate(read):
+            summands[pair] = bit = 2 << (len(self.graph) + number)
+            readouts |= bit
         ends = {span.end: 1 << (i + 1) for i, span in enumerate(self.spans)}
         starts = {span.start: span.end for span in self.spans}
         size = len(self.graph)
@@ -102,10 +107,14 @@ class Reading:
                 after[here] = (feeds, way)
                 feeds, way = ends[here], 0
             self.feeds[here], ways[here] = feeds, way
-        self._divided = [way > 1 and way.bit_count() == 1 for way in ways]
-        self.free = [bool(w) and not d for w, d in zip(ways, self._divided, strict=True)]
+        # Values that reach the outputs by one summand of a sum over layers only.
+        self.divided = [
+            way > 1 and way.bit_count() == 1 and bool(feeds or way & ~readouts)
+            for way, feeds in zip(ways, short, strict=True)
+        ]
+        self.free = [bool(w) and not d for w, d in zip(ways, self.divided, strict=True)]
         for index in range(size):
-            if self._divided[index]:
+            if self.divided[index]:
                 self.feeds[index] = short[index]
 
     def _summands(self) -> dict[tuple[int, int], int]:
@@ -121,7 +130,7 @@ class Reading:
         return {pair: 2 << i for i, pair in enumerate(pairs)}
 
     def in_branch(self, index: int) -> bool:
-        return not self.free[index] and bool(self.feeds[index] or self._divided[index])
+        return not self.free[index] and bool(self.feeds[index] or self.divided[index])
 
     @cached_property
     def on_stream(self) -> int:
@@ -245,6 +254,9 @@ class Reading:
     def lasts(self) -> set[int]:
         """Contractions outside all branches behind which no width is read any more."""
         found = set()
+        returned = 0
+        for index in self.graph.outputs:
+            returned |= self.flow.carried[index]
         products = sum(1 << n.index for n in self.graph.members(self.flow.dot_products)
                        if self.dims.grows(self.summed_in(n.index)))  # fmt: skip
         wide = sum(1 << s.index for s in self.contracts() if self.reads_width(s.index))
@@ -257,7 +269,8 @@ class Reading:
                        for use in self._uses_of(here))  # fmt: skip
             behind = reach & (wide | products)
             live = self.graph.live >> here & 1
-            if live and ends and not behind and not self.in_branch(here):
+            # What a model returns and feeds back to itself, step by step, is an output too.
+            if live and ends and not self.in_branch(here) and (not behind or returned >> here & 1):
                 found.add(here)
         return found
 

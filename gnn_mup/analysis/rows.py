@@ -40,10 +40,11 @@ class Rows(Features):
     def _mixes_rows(self, step: Step) -> bool:
         """Whether a product sums over rows: no weight stands in it, or one for every pair of rows
         (a learned adjacency)."""
-        if not any(self.data[s] for s in step.sources[:2]) or self._sums_features(step):
-            return False  # logits, a matrix that a layer has made
         weighs = [self.weight_like(s) for s in step.sources[:2]]
-        return not any(weighs) or self._between_rows(step, weighs.index(True))
+        if any(weighs):
+            return not all(weighs) and self._between_rows(step, weighs.index(True))
+        # Not logits, and no matrix that a layer has made.
+        return any(self.data[s] for s in step.sources[:2]) and not self._sums_features(step)
 
     def _between_rows(self, step: Step, weight: int) -> bool:
         """Whether a weight is summed over an axis of the data that is none of features, or not of

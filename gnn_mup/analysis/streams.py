@@ -8,6 +8,8 @@ later ones are.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..ir.program import Kind
 from .flow import Flow
 from .forms import Leaf, Sum, Verdict, sums_of
@@ -34,10 +36,16 @@ class Streams(Terms):
         nesting.settle()
         self._agree()
         nesting.beside_the_stream()
+        self.readouts = settle_sums_over_layers(flow, self.sums)
+        self.finish()
+
+    def finish(self, summed: Iterable[Sum] = ()) -> None:
+        """What follows from the verdicts. ``summed`` are known to be no means, whatever the
+        constants beside them."""
+        self.readouts += settle_sums_over_layers(self.flow, self.sums, list(summed))
         for found in self.steps:
             found.mixes = self._mixes(found)
-        self.readouts = settle_sums_over_layers(flow, self.sums)
-        self.depth = set_levels(flow, self.steps)
+        self.depth = set_levels(self.flow, self.steps)
 
     @property
     def steps(self) -> list[Sum]:

@@ -177,9 +177,24 @@ class Uses:
             shape = self.program.shape(weight)
             yield from self._matrix(step, weight, inner, data, shape, ())
             return
+        table = step.kind in (Kind.JOIN, Kind.SUM) and self._is_table(weight)
         for name in self.params_of(weight):
             out = tuple(dict.fromkeys(a for d in axes for a, n in d.get(name, ()) if n > 1))
-            yield Use(name, step.index, "vector", (), out, data=data)
+            if table and len(out) > 1:
+                yield Use(name, step.index, "lookup", (), out[-1:])
+            else:
+                yield Use(name, step.index, "vector", (), out, data=data)
+
+    def _is_table(self, weight: int) -> bool:
+        """Whether a value is a parameter with features for every row (of a fixed number of nodes or
+        places), as they are, and nothing else: learned positions."""
+        while len(self.program.uses[weight]) == 1:
+            if self.program.node(weight).param is not None:
+                return True
+            if (operand := self.program.same(weight)) is None:
+                return False
+            weight = operand.node
+        return False
 
     def _summed_later(self, step: Step, weight: int) -> set[int]:
         """Axes of a factor that a sum right behind the product takes away."""

@@ -76,6 +76,7 @@ def assemble(
             aliases=tuple(n for n in names[id(parameter)] if n != name),
             fan_in_axes=placement.fan_in_axes,
             fan_out_axes=placement.fan_out_axes,
+            basis=placement.basis,
         )
     plan = Plan(
         frame.width,

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
-from ..analysis.extend import described
+from ..analysis.extend import Weight, described
 from ..analysis.forms import Verdict
 from ..analysis.layers import is_dense
 from ..analysis.places import Places
 from ..analysis.reading import Reading
+from ..analysis.sizes import Compared
+from ..audit.opaque import measured_weights
+from ..base.deltas import Sizes
 from ..base.shapes import BaseShapes
 from ..errors import SurgeryError
 from ..ir.example import Call, cloned
 from ..ir.trace import trace
+from ..rules.notes import Note
+from ..rules.placement import Placement
 from ..surgery.drafts import Drafts
 from ..surgery.insert import Insertion, depth_of, draft_insertions, insertions
 from .options import Options
+
+
+@dataclass
+class Known:
+    """What models of other sizes show: sizes of tensors, sums, constants that are a user's own,
+    and where they disagree."""
+
+    sizes: Sizes = field(default_factory=Sizes)
+    sums: Compared = field(default_factory=Compared)
+    constants: frozenset[str] = frozenset()
+    notes: list[Note] = field(default_factory=list)
 
 
 @dataclass
@@ -30,6 +47,9 @@ class Findings:
     depth: int
     inserted: list[Insertion] = field(default_factory=list)
     refused: str = ""
+    known: Known = field(default_factory=Known)
+    measured: dict[str, str] = field(default_factory=dict)
+    """Parameters whose use was measured, and the operation that nobody knows."""
 
     @property
     def places(self) -> Places:
@@ -37,17 +57,50 @@ class Findings:
 
 
 def find(
-    model: nn.Module, call: Call, options: Options, base: BaseShapes | None = None
+    model: nn.Module,
+    call: Call,
+    options: Options,
+    base: BaseShapes | None = None,
+    grows: Mapping[str, tuple[bool, ...]] | None = None,
 ) -> Findings:
-    told = described(model)
+    """What the trace of a model shows; ``grows`` says of some parameters which axes grow."""
+    reading, told, measured = _read(model, call, options, grows)
+    found = _with_insertions(model, call, options, base, grows, reading, told)
+    found.measured = measured
+    return found
+
+
+def _read(
+    model: nn.Module, call: Call, options: Options, grows: Mapping[str, tuple[bool, ...]] | None
+) -> tuple[Reading, dict[str, Weight], dict[str, str]]:
+    """A reading, what was told of weights of kernels that nobody knows, and which of that was
+    measured, with the kernel's name."""
+    told, graph = described(model), trace(model, *cloned(call))
+    reading = Reading(graph, told, grows)
+    unknown = reading.uses.unknown
+    measured = measured_weights(model, call, unknown) if unknown and options.audit else {}
+    if not measured:
+        return reading, told, {}
+    told = {**measured, **told}
+    return Reading(graph, told, grows), told, {name: unknown[name] for name in measured}
+
+
+def _with_insertions(
+    model: nn.Module,
+    call: Call,
+    options: Options,
+    base: BaseShapes | None,
+    grows: Mapping[str, tuple[bool, ...]] | None,
+    reading: Reading,
+    told: Mapping[str, Weight],
+) -> Findings:
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )
     may_insert &= any(isinstance(m, MessagePassing) for m in model.modules())
-    reading = Reading(trace(model, *cloned(call)), told)
     if reading.streams.steps or not may_insert or not _insertable(reading):
         return Findings(reading, reading.depth)
-    deep = Reading(trace(model, *cloned(call), calls=True), told)
+    deep = Reading(trace(model, *cloned(call), calls=True), told, grows)
     try:
         found = insertions(model, deep)
         draft_insertions(Drafts(model), found, 1.0)
@@ -67,6 +120,15 @@ def _insertable(reading: Reading) -> bool:
     return not otherwise & {s.verdict for s in reading.streams.sums} and not is_dense(reading)
 
 
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def placed(model: nn.Module, findings: Findings) -> dict[str, Placement]:
+    """Where every parameter of a model sits."""
+    return findings.places.place(shapes_of(model))
+
+
 def adds_per_block(findings: Findings) -> float | None:
     steps = findings.reading.streams.steps
     if not findings.depth or not steps:
@@ -75,4 +137,4 @@ def adds_per_block(findings: Findings) -> float | None:
     return float(math.ceil(len(steps) / findings.depth))
 
 
-__all__ = ["Findings", "adds_per_block", "find"]
+__all__ = ["Findings", "Known", "adds_per_block", "find", "placed", "shapes_of"]

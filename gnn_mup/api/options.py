@@ -28,7 +28,7 @@ class Options:
     """The arguments of `apply_transfer` that say how, not how fast."""
 
     base: Any = None
-    delta: nn.Module | None = None
+    delta: Any = None
     residual: str = "auto"
     depth: int | None = None
     gamma: str | float | None = "auto"
@@ -57,11 +57,18 @@ class Options:
         check_codes(self.ignore)
         for pattern, role in self.roles.items():
             check_one_of(f"roles[{pattern!r}]", role, [r.value for r in Role])
-        if self.delta is not None and not isinstance(self.base, nn.Module):
-            raise TransferError(
-                "delta goes together with a base model, base=build(64), delta=build(96). A base "
-                "file, or what make_base_shapes returned, knows already what grows: leave delta out"
-            )
+        for delta in self.deltas:
+            if not isinstance(delta, nn.Module):
+                raise TransferError(
+                    "delta must be a model of the same class at another width or depth, "
+                    f"delta=build(96), or several of them in a list, not {shown(delta)}"
+                )
+
+    @property
+    def deltas(self) -> tuple[Any, ...]:
+        """The models of other sizes."""
+        several = isinstance(self.delta, list | tuple)
+        return tuple(self.delta) if several else () if self.delta is None else (self.delta,)
 
 
 def settings_of(

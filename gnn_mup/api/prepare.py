@@ -13,7 +13,7 @@ from torch import nn
 from ..analysis.attention import scores
 from ..analysis.checks import warnings_of
 from ..analysis.computed import placed_through
-from ..analysis.limits import no_decoder, width_only
+from ..analysis.limits import ambiguous, no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
 from ..analysis.reading import Reading
@@ -26,7 +26,7 @@ from ..ir.example import Call, as_call, cloned
 from ..ir.trace import trace
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
-from ..rules.placement import Placement
+from ..rules.placement import Basis, Placement
 from ..rules.plan import Branch, Plan, Settings, check_patterns, matches
 from ..rules.table import Family, Role, residual_factor
 from ..surgery.branches import draft_branches
@@ -36,7 +36,9 @@ from ..surgery.messages import counts, draft_messages, draft_queries, gammas, la
 from ..surgery.operate import Operation, operate, restore
 from .assemble import Frame, assemble, scales_of
 from .base_models import base_of, reference_of
-from .findings import Findings, adds_per_block, find
+from .deltas import find_beside
+from .findings import Findings, adds_per_block, shapes_of
+from .findings import placed as places_of
 from .fold import find_folds, forward_changes
 from .options import Options
 from .remarks import inserted, looks_trained, unused
@@ -52,11 +54,16 @@ def prepare(
     settings, correction = with_tuned(base, settings, options.correction)
     options = replace(options, correction=correction)
     call = as_call(model, example)
-    findings = find(model, call, options, base)
+    known = {} if base is None or reference is not None else base.match(shapes_of(model))
+    grows = {name: match.grows for name, match in known.items()}
+    findings = find_beside(model, example, options, base, grows)
     depth = max(options.depth or findings.depth, 1)
-    placements = _placements(model, findings, options)
+    placements = _placements(model, findings, options, grows)
     width = findings.reading.width
-    matched, doubts = _beside(model, placements, base, reference, (width, depth))
+    matched: Mapping[str, Matched] = known
+    doubts: list[Note] = []
+    if base is not None and reference is not None:
+        base, matched, doubts = _at_reference(model, placements, findings, base, reference, depth)
     frame = Frame(
         width,
         depth,
@@ -78,7 +85,8 @@ def prepare(
     found = gammas(findings.reading, options.gamma, given)
     messages = draft_messages(drafts, findings.reading.graph, found)
     notes, alarms = _remarks(findings, placements, options, base, branches)
-    alarms += doubts
+    alarms += doubts + findings.known.notes
+    branches = [_with_basis(branch, findings) for branch in branches]
     attention = settings.multipliers.attention
     alarms += draft_queries(drafts, placements, base, frame.matched, attention)
     notes += _contradictions(plan, placements) if reference is None else []
@@ -141,8 +149,16 @@ def _remeasure(model: nn.Module, call: Call, drafts: Drafts, reading: Reading) -
             old.messages, old.rows = new.messages, new.rows * factor
 
 
-def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[str, Placement]:
-    placed = findings.places.place({n: tuple(p.shape) for n, p in model.named_parameters()})
+def _placements(
+    model: nn.Module, findings: Findings, options: Options, grows: Mapping[str, tuple[bool, ...]]
+) -> dict[str, Placement]:
+    placed = places_of(model, findings)
+    for name in placed.keys() & (findings.known.sizes.grows.keys() | grows.keys()):
+        own = name in findings.known.constants  # the same at every width, so it normalises nothing
+        constant = 1.0 if own else placed[name].constant
+        placed[name] = replace(placed[name], basis=Basis.KNOWN, constant=constant)
+    for name in findings.measured:
+        placed[name] = replace(placed[name], basis=Basis.MEASURED)
     check_patterns("roles", options.roles, placed)
     for pattern, role in options.roles.items():
         for name in placed:
@@ -151,18 +167,23 @@ def _placements(model: nn.Module, findings: Findings, options: Options) -> dict[
     return placed_through(model, placed)
 
 
-def _beside(
+def _at_reference(
     model: nn.Module,
     placements: Mapping[str, Placement],
-    base: BaseShapes | None,
-    reference: Reference | None,
-    size: tuple[int, int],
-) -> tuple[Mapping[str, Matched], list[Note]]:
-    """Every tensor beside its base, and what a reference size leaves open."""
-    shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
-    if reference is not None:
-        return reference.beside(shapes, placements, scales_of(model, placements), size)
-    return ({} if base is None else base.match(shapes)), []
+    findings: Findings,
+    base: BaseShapes,
+    reference: Reference,
+    depth: int,
+) -> tuple[BaseShapes, Mapping[str, Matched], list[Note]]:
+    """Every tensor beside what it is at the reference size, and what that leaves open."""
+    sizes, width = findings.known.sizes, findings.reading.width
+    matched, doubts = reference.beside(
+        shapes_of(model), placements, scales_of(model, placements), (width, depth), sizes
+    )
+    heads = {n: sizes.head_at(n, p.head_dim, width, reference.width)
+             for n, p in placements.items() if p.head_dim}  # fmt: skip
+    base = replace(base, head_dims={n: d for n, d in heads.items() if d is not None})
+    return base, matched, doubts
 
 
 def _draft(
@@ -188,6 +209,11 @@ def _draft(
     )
 
 
+def _with_basis(branch: Branch, findings: Findings) -> Branch:
+    known = findings.known.sums.knows((branch.file, branch.line))
+    return replace(branch, basis=Basis.KNOWN) if known else branch
+
+
 def _remarks(
     findings: Findings,
     placements: Mapping[str, Placement],
@@ -204,7 +230,18 @@ def _remarks(
     if findings.refused:
         why = f"no residual connection was inserted: {findings.refused}"
         notes.append(Note(Code.NOT_INSERTED, why))
-    notes += no_decoder(reading)
+    notes += no_decoder(reading, findings.known.sizes.grows)
+    alarms += ambiguous(reading, findings.known.sums) if options.residual != "off" else []
+    for operation in dict.fromkeys(findings.measured.values()):
+        names = [n for n, op in findings.measured.items() if op == operation]
+        notes.append(
+            Note(
+                Code.MEASURED,
+                f"{operation} is not known to the trace; which axes of its weights it sums over "
+                f"was measured: {', '.join(fold_names(names))}. To say it yourself: "
+                "@gnn_mup.describes(...)",
+            )
+        )
     unknown = reading.uses.unknown
     for operation in dict.fromkeys(unknown.values()):
         names = [n for n, op in unknown.items() if op == operation]

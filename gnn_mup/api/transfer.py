@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -28,7 +28,7 @@ def apply_transfer(
     weight_decay: float = DECAY,
     eps: float | None = None,
     base: Any = None,
-    delta: nn.Module | None = None,
+    delta: nn.Module | Sequence[nn.Module] | None = None,
     residual: str = "auto",
     depth: int | None = None,
     gamma: str | float | None = "auto",
@@ -60,7 +60,8 @@ def apply_transfer(
             where none is given; ``"paper"`` for the paper's absolute rules, with 1/L and gamma; a
             base-shape file or object; or a smaller model, with ``delta``. A file that `tune` wrote
             brings its numbers along; what is typed here goes before them.
-        delta: a second small model of another width, to see which sizes grow.
+        delta: one or several models of the same class at another width or depth: which sizes grow,
+            what repeats, and what constants stand for is then known and not inferred.
         residual: ``"auto"``: scale residual branches, insert them where there are none, with a
             warning; ``"scale"``, ``"insert"`` (no warning) or ``"off"``.
         depth: the number of residual steps, where it should not be found from the forward pass.

@@ -47,6 +47,9 @@ def tensor_rms(tensor: Tensor, padding_idx: int | None = None) -> float | None:
     values = tensor.detach() if tensor.dim() else tensor.detach().reshape(1)
     if not values.numel():
         return 0.0
+    if padding_idx is None and int(values.count_nonzero()) == values.numel():
+        norm = torch.linalg.vector_norm(values, dtype=_wide(values))
+        return float(norm) / math.sqrt(values.numel())
     axes = range(values.dim())
     along = max(axes, key=values.size)
     filled = {
@@ -67,6 +70,10 @@ def tensor_rms(tensor: Tensor, padding_idx: int | None = None) -> float | None:
         total += float(piece.square_().sum())
     count = math.prod((int(where.sum()) for where in filled.values()), start=kept)
     return math.sqrt(total / count) if count else 0.0
+
+
+def _wide(values: Tensor) -> torch.dtype:
+    return torch.complex128 if values.is_complex() else torch.float64
 
 
 def _pieces(values: Tensor, axis: int, padding_idx: int | None) -> Iterator[Tensor]:

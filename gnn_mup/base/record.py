@@ -39,7 +39,7 @@ class BaseShapes:
     branches: Mapping[str, int] = field(default_factory=dict)
     adds_per_block: float | None = None
     tuned: Mapping[str, float] = field(default_factory=dict)
-    head_dims: Mapping[str, int] = field(default_factory=dict)
+    head_dims: Mapping[str, float] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
 
     def match(self, shapes: Mapping[str, Shape]) -> dict[str, Matched]:

@@ -17,6 +17,7 @@ from ..errors import TransferError
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind
+from .deltas import Sizes
 from .laws import scale_at
 from .record import BaseShapes
 from .tensors import Dim, Matched, Shape
@@ -75,35 +76,41 @@ class Reference:
         placed: Mapping[str, Placed],
         scales: Mapping[str, float],
         size: tuple[int, int],
+        known: Sizes | None = None,
     ) -> tuple[dict[str, Matched], list[Note]]:
         """Every tensor beside what it is at the reference size, and what could not be told.
 
-        ``scales`` are the initial RMS of a model of this ``size`` (width, depth).
+        ``scales`` are the initial RMS of a model of this ``size`` (width, depth); ``known`` is what
+        models of other sizes show.
         """
+        known = known or Sizes()
         matched, odd, strange = {}, [], []
         for name, shape in shapes.items():
             growing = self._growing(shape, placed[name], size)
+            told = known.at(name, shape, size[0], self.width)
+            growing = growing if told is None else self._deeper(told, placed[name], size)
             base = tuple(float(growing.get(axis, n)) for axis, n in enumerate(shape))
-            if any(not n.is_integer() for n in base) and placed[name].kind is not Kind.MIXED:
+            whole = all(n.is_integer() for n in base) or placed[name].kind is Kind.MIXED
+            if told is None and not whole:
                 odd.append(name)
-            ratio, known = scale_at(shape, base, scales[name], math.prod(shape))
-            if not known and base != shape and placed[name].fan_in_axes:
+            ratio, familiar = scale_at(shape, base, scales[name], math.prod(shape))
+            if not familiar and base != shape and placed[name].fan_in_axes:
                 strange.append(name)
             dims = tuple(Dim(growing.get(axis), n) for axis, n in enumerate(shape))
             matched[name] = Matched(name, dims, scales[name] * ratio)
-        heads = [n for n in shapes if placed[n].head_dim and size[0] != self.width]
+        heads = [n for n in shapes if placed[n].head_dim and size[0] != self.width
+                 and n not in known.heads]  # fmt: skip
         return matched, self._doubts(odd, strange, heads, size[0])
 
     def _growing(self, shape: Shape, placed: Placed, size: tuple[int, int]) -> dict[int, float]:
         """The sizes at the reference of the axes that grow; of several that make up one width, the
         last stands for all."""
-        width, depth = size
+        width = size[0]
         found = {}
         if placed.kind in _IN and placed.fan_in_axes:
             axis = placed.fan_in_axes[-1]
             found[axis] = shape[axis] * self.width / width
-            if placed.joined != 1.0:  # as many states side by side as there are layers
-                found[axis] *= self.depth / depth
+            found = self._deeper(found, placed, size)
         if placed.kind in _OUT and placed.fan_out_axes:
             axis = placed.fan_out_axes[-1]
             # A generated matrix, and the bias of what generates it, are D x D.
@@ -113,11 +120,20 @@ class Reference:
             found[axis] = shape[axis] * (self.width / width) ** (2 if matrix else 1)
         return found
 
+    def _deeper(
+        self, sizes: dict[int, float], placed: Placed, size: tuple[int, int]
+    ) -> dict[int, float]:
+        """Sizes of axes along which as many states lie side by side as there are layers."""
+        if placed.joined == 1.0 or not placed.fan_in_axes:
+            return sizes
+        axis = placed.fan_in_axes[-1]
+        return {**sizes, axis: sizes.get(axis, 1.0) * self.depth / size[1]}
+
     def _doubts(
         self, odd: list[str], strange: list[str], heads: list[str], width: int
     ) -> list[Note]:
         """What one model does not show of how it grows."""
-        know = "base=build(small), delta=build(other) shows it"
+        know = "Pass delta=build(another width), which shows it"
         texts = (
             (Code.UNKNOWN_GROWTH, odd, f"cannot be {self.width}/{width} times as large at the "
              "reference size, so some "

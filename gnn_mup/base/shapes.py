@@ -6,7 +6,8 @@ file has all that a larger model needs of its base, so that the base is never bu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -22,6 +23,7 @@ __all__ = [
     "BaseShapes",
     "BaseTensor",
     "Matched",
+    "grown_in_any",
     "initial_rms",
     "load_base_shapes",
     "make_base_shapes",
@@ -79,6 +81,17 @@ def make_base_shapes(
     if savefile is not None:
         save_base_shapes(made, savefile)
     return made
+
+
+def grown_in_any(made: Sequence[BaseShapes]) -> BaseShapes:
+    """One base beside several deltas: what grows in any of them grows."""
+    tensors = {
+        name: replace(
+            tensor, grows=tuple(map(any, zip(*(b.tensors[name].grows for b in made), strict=True)))
+        )
+        for name, tensor in made[0].tensors.items()
+    }
+    return replace(made[0], tensors=tensors)
 
 
 def _shapes_of(model: nn.Module, which: str) -> dict[str, Shape]:

@@ -60,6 +60,8 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
     more("--weight-decay", type=float, metavar="W", help="the weight decay at that size")
     more("--eps", type=float, help="Adam's epsilon, transferred for each group")
     more("--base", type=base_argument, metavar="64x4|paper|FILE", help=BASE_HELP)
+    more("--delta", action="append", metavar="FACTORY",
+         help="the same model at another width or depth; repeatable")  # fmt: skip
     multiplier_argument(more)
     more("--residual", choices=("auto", "scale", "insert", "off"),
          help="auto: scale residual branches, insert them where there are none; scale: never "
@@ -89,6 +91,8 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
         given = passed_on(args, "factory", "example", "table", "audit_plot")
         for key in given.keys() & {"lr_mult", "roles", "multipliers"}:
             given[key] = dict(given[key])
+        if "delta" in given:
+            given["delta"] = [build_model(factory) for factory in given["delta"]]
         model = build_model(args.factory)
         with warnings.catch_warnings():  # the plan says them itself
             warnings.simplefilter("ignore", TransferWarning)

@@ -20,16 +20,20 @@ from .losses import check_batch
 
 Size = tuple[int, int | None]
 
+FUSED = (torch.float32, torch.float64)
+
 EPS = 1e-14
 """Adam's epsilon, as in the paper: gradients shrink with width and depth, 1e-8 would show."""
 
 
-def make_optimizer(optimizer: Any, groups: Any) -> torch.optim.Optimizer:
-    """The optimizer that a name, a class or a partial stands for."""
+def make_optimizer(optimizer: Any, groups: Any, fused: bool = False) -> torch.optim.Optimizer:
+    """The optimizer that a name, a class or a partial stands for; ``fused``: where torch has it,
+    Adam by name runs as one pass over each tensor, the same up to rounding."""
+    adam: dict[str, Any] = {"eps": EPS, "fused": fused and _fusable(groups)}
     named: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
-        "adam": functools.partial(torch.optim.Adam, eps=EPS),
-        "adamw": functools.partial(torch.optim.AdamW, eps=EPS),
+        "adam": functools.partial(torch.optim.Adam, **adam),
+        "adamw": functools.partial(torch.optim.AdamW, **adam),
         "muon": _muon,
         "adafactor": torch.optim.Adafactor,
     }
@@ -38,6 +42,11 @@ def make_optimizer(optimizer: Any, groups: Any) -> torch.optim.Optimizer:
         raise TransferError(f"optimizer must be {', '.join(named)} or a class, not {optimizer!r}")
     made: torch.optim.Optimizer = make(groups)
     return made
+
+
+def _fusable(groups: Any) -> bool:
+    parameters = [p for group in groups for p in group["params"]]
+    return all(p.device.type == "cpu" and p.dtype in FUSED for p in parameters)
 
 
 def _muon(groups: Any) -> torch.optim.Optimizer:

@@ -7,6 +7,7 @@ def names(text: str) -> frozenset[str]:
     """A set of names from a text, one word each."""
     return frozenset(text.split())
 
+
 SHAPE_ONLY = names("""
     new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like
     full_like rand_like randn_like randint_like bernoulli bernoulli_ normal_ uniform_ zero_

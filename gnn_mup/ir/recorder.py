@@ -44,6 +44,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls = calls
         self.graph = Graph()
+        self._key = object()  # a buffer that was written to keeps the tag of an earlier recorder
         self.owners = Owners(model)
         self.leaves: dict[int, int] = {}
         self._alive: list[Tensor] = []
@@ -98,18 +99,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def node_of(self, tensor: Tensor) -> int:
         """The node of a tensor as it is now, writes through its views included."""
         leaf = self.leaves.get(id(tensor))
-        tag = tensor.__dict__.get(TAG)
+        tag = self._tag_of(tensor)
         if tag is None:
             if leaf is None:
                 leaf = self._leaf(tensor, "const").index
             return leaf
         index, version = tag
         if version != tensor._version and tensor._base is not None:
-            whole = tensor._base.__dict__.get(TAG)
+            whole = self._tag_of(tensor._base)
             if whole is not None:  # perhaps written to through another view: look at it anew
-                index = self._anew(int(index), int(whole[0]))
-                self._tag(tensor, index)
-        return int(index)
+                index = self._anew(index, whole[0])
+                self.tag(tensor, index)
+        return index
+
+    def _tag_of(self, tensor: Tensor) -> tuple[int, int] | None:
+        """Node and version of a tensor that this recorder has seen being made or written."""
+        whose, index, version = tensor.__dict__.get(TAG, (None, -1, -1))
+        return (index, version) if whose is self._key else None
 
     def _anew(self, index: int, whole: int) -> int:
         """The same view of a tensor as it is now."""
@@ -129,8 +135,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.parents = tuple(refs(args))
         return self._linked(node)
 
-    def _tag(self, tensor: Tensor, index: int) -> None:
-        tensor.__dict__[TAG] = (index, tensor._version)
+    def tag(self, tensor: Tensor, index: int) -> None:
+        """From now on this tensor is that node."""
+        tensor.__dict__[TAG] = (self._key, index, tensor._version)
         self.leaves.pop(id(tensor), None)
 
     def _encode(self, value: Any) -> Any:
@@ -228,7 +235,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 node.rms = operand
                 if self.calls and node.floating:
                     node.callers = callers(sys._getframe(2))
-                self._tag(tensor, node.index)
+                self.tag(tensor, node.index)
 
     def _steps(self, name: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Node:
         """The nodes of one operation; the last of them is its result."""
@@ -272,10 +279,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 parts = (Ref(self.node_of(base)), Ref(node.index))
                 whole = self._add("index_put_", base, parts, {})
-            self.leaves.pop(id(base), None)
-            base.__dict__[TAG] = (whole.index, base._version)
+            self.tag(base, whole.index)
         # _version is bumped by a kernel above this one: note the value it will have.
-        tensor.__dict__[TAG] = (node.index, tensor._version)
+        tensor.__dict__[TAG] = (self._key, node.index, tensor._version)
 
     def _same_shape(self, value: Any, tensor: Tensor) -> bool:
         return isinstance(value, Ref) and self.graph[value.node].shape == tuple(tensor.shape)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from . import ops
 from .expand import COMPOUND
 from .graph import Graph
-from .recorder import TAG, Recorder
+from .recorder import Recorder
 
 Pair = tuple[int, int]
 """An operation that takes a value up (-1: the caller of the model), and the value: both nodes."""
@@ -91,7 +91,7 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         if written:
             self._quietly(lambda: value.copy_(changed))
             return value
-        changed.__dict__[TAG] = (index, changed._version)
+        self.tag(changed, index)
         return changed
 
     def value(self, tensor: Tensor, index: int, consumers: tuple[int, ...]) -> Tensor:

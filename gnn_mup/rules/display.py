@@ -8,15 +8,24 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from .optimizers import OPTIMIZERS
+from .placement import Basis
 from .plan import Branch, Message, ParamRecord, Plan
 from .table import Family, Role
 
 COLUMNS = 100
 """The text is no wider than this."""
-HEAD = ("parameter", "shape", "width type", "fan-in", "init RMS", "lr", "decay", "why")
+HEAD = ("parameter", "shape", "width type", "basis", "fan-in", "init RMS", "lr", "decay", "why")
 LEGEND = (
     "fan-in: the number of inputs that each output sums up; init RMS: the size of the initial "
     "values (root mean square), drawn -> rescaled; why: the letters below"
+)
+BASIS = (
+    "basis of the width types: known by comparison with models of other sizes, inferred from this "
+    "one alone, measured, or given by roles="
+)
+ONE_SIZE = (
+    "width types and L were inferred from this one model; with delta=build(another width) and "
+    "delta=build(another depth) they are known"
 )
 ROLES = {
     Role.ENCODER: "from the data to the width",
@@ -98,7 +107,9 @@ def _params(plan: Plan) -> str:
     for names, record in rows:
         cells = cells_of(names, record)
         sections.setdefault(record.role, []).append((*cells[:-1], letters[cells[-1]]))
-    keep = [i for i in range(len(HEAD)) if HEAD[i] != "decay" or plan.settings.weight_decay]
+    several = any(record.basis is not Basis.INFERRED for record in plan.params.values())
+    shown = {"decay": bool(plan.settings.weight_decay), "basis": several}
+    keep = [i for i, head in enumerate(HEAD) if shown.get(head, True)]
     lines = _aligned(
         [HEAD, *(row for role in ROLES for row in sections.get(role, []))], keep, COLUMNS - 2
     )
@@ -110,7 +121,8 @@ def _params(plan: Plan) -> str:
                 out += ["  " + line for line in block]
             at += len(sections[role])
     whys = _wrapped([f"{letters[r]}: {r}" for r in reasons], "  ")
-    return "\n".join([*out, *_wrapped([LEGEND], ""), "why", *whys])
+    legend = _wrapped([LEGEND, BASIS if several else ONE_SIZE], "")
+    return "\n".join([*out, *legend, "why", *whys])
 
 
 def cells_of(names: str, record: ParamRecord) -> tuple[str, ...]:
@@ -119,6 +131,7 @@ def cells_of(names: str, record: ParamRecord) -> tuple[str, ...]:
         names,
         "x".join(str(n) for n in record.shape) or "1",
         record.kind.value,
+        record.basis.value,
         f"{record.fan_in:g}",
         _init(record),
         _number(record.lr),
@@ -177,7 +190,8 @@ def folded(records: Iterable[ParamRecord]) -> list[tuple[str, ParamRecord]]:
     groups: dict[tuple[object, ...], list[ParamRecord]] = {}
     for record in records:
         pattern = re.sub(r"\d+", "#", record.name)
-        key = (pattern, record.shape, record.role, record.kind, record.fan_in, record.branches)
+        key = (pattern, record.shape, record.role, record.kind, record.fan_in, record.branches,
+               record.basis)  # fmt: skip
         numbers = tuple(_number(v) for v in (record.lr, record.weight_decay))
         after = f"{record.init_after:.1g}" if record.init_factor != 1.0 else ""
         groups.setdefault((*key, *numbers, after, record.trainable), []).append(record)
@@ -218,11 +232,13 @@ def _short(file: str) -> str:
 def branch_text(branch: Branch) -> str:
     where = _short(branch.file)
     times = f"{branch.count} x " if branch.count > 1 else ""
+    basis = "" if branch.basis is Basis.INFERRED else f" ({branch.basis})"
     if branch.after:
         lines = _wrapped([branch.before], "      - ") + _wrapped([branch.after], "      + ")
-        head = f"{where}:{branch.line}  {times}{branch.what}, factor {branch.factor:.4g}"
+        head = f"{where}:{branch.line}  {times}{branch.what}, factor {branch.factor:.4g}{basis}"
         return "\n".join([*_wrapped([head], "  "), *lines])
-    return "\n".join(_wrapped([f"{where}:{branch.line}  {times}{branch.what}: left alone"], "  "))
+    alone = f"{where}:{branch.line}  {times}{branch.what}: left alone{basis}"
+    return "\n".join(_wrapped([alone], "  "))
 
 
 def messages_text(messages: Sequence[Message]) -> list[str]:

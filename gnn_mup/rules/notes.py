@@ -15,6 +15,7 @@ from ..errors import TransferError, TransferWarning, user_level
 class Code(StrEnum):
     """What a note or a warning is about: its name in ``ignore=(...)``."""
 
+    AMBIGUOUS = "ambiguous"
     AUDIT_BRANCH = "audit-branch"
     AUDIT_GAMMA = "audit-gamma"
     AUDIT_RATE = "audit-rate"
@@ -28,6 +29,7 @@ class Code(StrEnum):
     LEFT_OUT = "left-out"
     LOOKS_TRAINED = "looks-trained"
     LOST_OUTPUT = "lost-output"
+    MEASURED = "measured"
     MIXED_INPUTS = "mixed-inputs"
     NO_DECODER = "no-decoder"
     NORM_BEHIND_DECODER = "norm-behind-decoder"
@@ -37,6 +39,7 @@ class Code(StrEnum):
     OPTIMIZER = "optimizer"
     PACKED_QUERIES = "packed-queries"
     ROW_NORM = "row-norm"
+    SIZES_DISAGREE = "sizes-disagree"
     SUM_POOLING = "sum-pooling"
     UNDIVIDED_ATTENTION = "undivided-attention"
     UNEQUAL_BLOCKS = "unequal-blocks"

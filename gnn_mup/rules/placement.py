@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal
 
 from .table import Kind, Role
+
+
+class Basis(StrEnum):
+    """How the plan came to what it says of a tensor or a sum: from this model alone, by comparison
+    with models of other sizes, by a measurement, or from the user."""
+
+    INFERRED = "inferred"
+    KNOWN = "known"
+    MEASURED = "measured"
+    GIVEN = "given"
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,7 @@ class Placement:
     part: Part | None = None
     readouts: float = 1.0
     constant: float = 1.0
+    basis: Basis = Basis.INFERRED
 
 
-__all__ = ["Part", "Placement"]
+__all__ = ["Basis", "Part", "Placement"]

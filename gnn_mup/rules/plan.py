@@ -22,6 +22,7 @@ from .audit import Audit
 from .multipliers import Multipliers
 from .notes import Code, Note
 from .optimizers import OPTIMIZERS, resolve_optimizer
+from .placement import Basis
 from .table import Family, Kind, Optimizer, Ratio, Role, Spot
 from .updates import BETWEEN_WIDTHS, Matrix
 
@@ -77,6 +78,7 @@ class ParamRecord:
     lr_scale: float = 0.0
     weight_decay: float = 0.0
     eps: float | None = None
+    basis: Basis = Basis.INFERRED
 
     @property
     def role(self) -> Role:
@@ -140,6 +142,7 @@ class Branch:
     modules: tuple[str, ...] = ()
     count: int = 1
     mixes_nodes: bool = False
+    basis: Basis = Basis.INFERRED
 
 
 @dataclass(frozen=True)
@@ -244,6 +247,7 @@ class Plan:
                 **{key: value for key, value in asdict(record).items() if key != "where"},
                 "role": record.role.value,
                 "kind": record.kind.value,
+                "basis": record.basis.value,
                 "branches": record.branches,
                 "init_after": record.init_after,
             }

@@ -175,7 +175,9 @@ def _left_alone(streams: Streams, drafts: Drafts, done: set[str]) -> list[Branch
     kinds: dict[tuple[str, str, int], list[str]] = {}
     for found in streams.sums:
         site = streams.graph[found.root].site
-        if site is None or found.verdict in _NOT_SHOWN or found.verdict.value in done:
+        if site is None or found.verdict in _NOT_SHOWN:
+            continue
+        if found.verdict.value in done and not (found.residual and found.own == 1.0):
             continue
         owner = drafts.modules.get(site.owner) if site.owner is not None else None
         root_term = owner is None or isinstance(owner, MessagePassing | nn.RNNCellBase | nn.RNNBase)

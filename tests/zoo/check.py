@@ -38,12 +38,17 @@ def check(
     seeds: int = 2,
     progress: bool | Callable[[int, int], object] = False,
     base: bool = False,
+    biases: bool = False,
 ) -> CoordReport:
     """Over width, and over depth where that is a size of the model; beside a base and a delta, if
-    so, over width alone."""
+    so, over width alone, and unless ``biases`` is set from biases that start at 0."""
 
     def of_width(width: int) -> nn.Module:
-        return entry.build(width, DEPTH)
+        model = entry.build(width, DEPTH)
+        for name, parameter in model.named_parameters():
+            if base and not biases and name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        return model
 
     more: dict[str, Any] = {"base": "paper"}
     if base:

@@ -14,7 +14,8 @@ from gnn_mup.arguments import check_module, check_number
 from gnn_mup.extras import needs
 from gnn_mup.ir.example import as_call
 
-from ..inputs import gather
+from ..agreement import agreement, warned
+from ..inputs import gather, inputs_of
 from ..tensors import first_tensor
 from .conclude import diverged, more_seeds
 from .prepare import in_single, named, prepared, rate_notes, reported
@@ -94,6 +95,9 @@ def coord_check(
     records: list[Record] = []
     with torch.random.fork_rng(devices=[]):
         notes = in_single(task, sizes[0])
+        if transfer is True:
+            found = agreement(task.fresh, inputs_of(task.batches[0]), sizes, arguments)
+            notes += warned(found, arguments.get("ignore", ()))
         if linear:
             regime = linear_regime(task, sizes, chosen[0], LARGEST if lr == "auto" else 1.0)
             task.factor = regime.factor / steps

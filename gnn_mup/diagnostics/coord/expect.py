@@ -13,14 +13,18 @@ LATE_STEPS = 25
 
 BOTH, UP, FREE = "both", "up", ""
 
+UNRELATED = 0.5
+"""L contributions of size 1/L to the stream that do not agree add up to 1/sqrt(L)."""
+
 
 class Expected(NamedTuple):
-    """A slope, from which sides it is judged (``"both"``, only ``"up"``, or ``""``: not), and how
-    many times the tolerance it may lie away."""
+    """A slope, from which sides it is judged (``"both"``, only ``"up"``, or ``""``: not), how
+    many times the tolerance it may lie away, and how much further it may fall."""
 
     slope: float
     side: str
     room: float = 1.0
+    fall: float = 0.0
 
 
 def expectation(
@@ -32,7 +36,8 @@ def expectation(
     Residual contributions fall like 1/L; a decoder's product at initialisation falls like
     1/sqrt(D), and so do attention logits beside a base; what serves as a D x D matrix has entries
     that fall like 1/sqrt(D) and are moved by 1/D; what stands on the stream moves by 1/L; all else
-    stays. ``own`` has twice the room: it is ``step`` times how well update and features are
+    stays. Over depth the stream is a sum over layers, and what they do not agree in falls.
+    ``own`` has twice the room: it is ``step`` times how well update and features are
     aligned, and that belongs to the data.
     """
     wide = axis == "width"
@@ -62,13 +67,16 @@ def expectation(
     if kind == "change" and layer.role == OUTPUT:  # a few numbers, part of them by chance
         return Expected(0.0, UP if wide else BOTH)
     if kind == "change":
-        return Expected(0.0, BOTH if is_stream(layer.group) else FREE)
+        fall = 0.0 if wide else UNRELATED
+        return Expected(0.0, BOTH if is_stream(layer.group) else FREE, fall=fall)
     return Expected(0.0, FREE)
 
 
 def _features(layer: Layer, wide: bool, falling_logits: bool) -> Expected:
     if layer.role == LOGITS.strip():
         return Expected(-0.5 if wide else 0.0, UP if falling_logits else FREE)
+    if is_stream(layer.group):
+        return Expected(0.0, BOTH, fall=0.0 if wide else UNRELATED)
     if layer.role in ("decoder", OUTPUT, BRANCH.strip()):
         return Expected(0.0, FREE)  # a few numbers: ``start`` says the same without their noise
     return Expected(0.0, UP if layer.late else BOTH)

@@ -173,6 +173,8 @@ def _expected(slope: Slope) -> str:
         return ""
     words = power({"width": "D", "depth": "L"}[slope.axis], slope.expected)
     room = f"{slope.room:g}"
+    if slope.fall:
+        return f"{words} + {room}, down to {slope.expected - slope.fall:+g} - {room}"
     return f"{words} ± {room}" if slope.side == "both" else f"at most {words} + {room}"
 
 

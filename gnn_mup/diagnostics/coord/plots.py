@@ -183,7 +183,7 @@ def _label(slope: Slope, tolerance: float) -> str:
         name += f" {slope.place}"
     if len(name) > LETTERS:
         name = "…" + name[1 - LETTERS :]
-    late = " (may fall)" if slope.side == "up" and slope.slope < -tolerance else ""
+    late = " (may fall)" if (slope.side == "up" or slope.fall) and slope.slope < -tolerance else ""
     return f"{'✗ ' if slope.status == FAIL else ''}{name}  {slope.slope:+.2f}{late}"
 
 

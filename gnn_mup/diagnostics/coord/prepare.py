@@ -13,8 +13,7 @@ from torch_geometric.data.data import BaseData
 
 from gnn_mup import TransferError
 from gnn_mup.arguments import check_function
-from gnn_mup.rules.plan import Settings, resolve_optimizer
-from gnn_mup.rules.table import ADAM, Optimizer
+from gnn_mup.rules.plan import Settings
 
 from ..inputs import Size, check_arguments, check_build, chosen_seeds, sizes_of
 from .collect import Record
@@ -96,7 +95,6 @@ def described(
     """The settings as the report keeps them."""
     transfer = task.transfer
     optimizer = task.optimizer
-    family = _family(optimizer)
     plans = [task.plans.get(d) for d in sorted(set(depths or []))]
     return {
         "widths": sorted(set(widths)),
@@ -105,8 +103,8 @@ def described(
         "steps": task.steps,
         "lr": task.lr * task.factor,
         "optimizer": _name(optimizer),
-        "family": family.family.value,
-        "coupled": family.family.value == "adam" and not family.decoupled,
+        "family": task.family.family.value,
+        "coupled": task.coupled,
         "weight_decay": task.weight_decay,
         "seeds": list(seeds),
         "transfer": transfer if isinstance(transfer, bool | str) else _name(transfer),
@@ -135,15 +133,6 @@ def reported(
         sources=task.sources,
         width_only=width_only,
     )
-
-
-def _family(optimizer: Any) -> Optimizer:
-    """How updates depend on gradients; for an optimizer of somebody's own, as Adam's do not."""
-    base: Any = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
-    try:
-        return resolve_optimizer(base)
-    except TransferError:
-        return ADAM
 
 
 def limits_of(task: Task) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,12 +19,21 @@ SCALINGS = frozenset({"div", "__truediv__", "true_divide", "mul", "__mul__", "__
 
 
 class Start:
-    """The initial weights of a model, and how far they have moved."""
+    """The initial weights of a model, and how far they have moved.
 
-    def __init__(self, parameters: dict[str, Tensor]) -> None:
+    ``decay``: how much of each weight decay takes off in one step. That is no update: it keeps its
+    size beside the weights, which fall like 1/sqrt(D), while updates fall like 1/D.
+    """
+
+    def __init__(self, parameters: dict[str, Tensor], decay: Mapping[str, float]) -> None:
         self.names = {id(p): name for name, p in parameters.items()}
         self.weights = {name: p.detach().clone() for name, p in parameters.items()}
+        self.decay = decay
         self._scratch = torch.empty(0)
+
+    def kept(self, name: str, steps: int) -> float:
+        """How much of a weight decay has left behind so many steps."""
+        return float((1.0 - self.decay.get(name, 0.0)) ** steps)
 
     def owner(self, value: Any) -> str | None:
         """The parameter that a tensor is, or is a view of."""
@@ -31,17 +41,21 @@ class Start:
             return None
         return self.names.get(id(value)) or self.names.get(id(value._base))
 
-    def moved(self, weight: Tensor) -> Tensor:
-        """``W - W0``, seen through the same view as ``weight``; overwritten by the next call."""
+    def moved(self, weight: Tensor, steps: int, rows: slice = slice(None)) -> Tensor:
+        """``W - W0``, without what decay took, seen through the same view as ``weight``;
+        overwritten by the next call. ``rows``: these alone."""
         base = weight if id(weight) in self.names else weight._base
         assert base is not None
-        start = self.weights[self.names[id(base)]]
-        moved = torch.sub(base.detach(), start, out=self._room(start))
+        name = self.names[id(base)]
+        start, kept = self.weights[name], self.kept(name, steps)
+        if base is weight and rows != slice(None):
+            return torch.sub(base.detach()[rows], start[rows], alpha=kept)
+        moved = torch.sub(base.detach(), start, alpha=kept, out=self._room(start))
         if base is weight:
             return moved
         return moved.as_strided(
             weight.size(), weight.stride(), weight.storage_offset() - base.storage_offset()
-        )
+        )[rows]
 
     def _room(self, like: Tensor) -> Tensor:
         """Memory for one difference, used again and again: fresh pages cost more than the sum."""
@@ -55,7 +69,8 @@ class Start:
 def own_product(
     name: str, func: Any, args: Any, kwargs: Any, index: int, moved: Tensor, rows: int
 ) -> Tensor:
-    """The same product with ``dW`` in the place of ``W`` (argument ``index``), on some rows."""
+    """The same product with ``dW`` (of a linear layer perhaps only some rows of it) in the place of
+    ``W`` (argument ``index``), on some rows of the features."""
     changed = list(args)
     changed[index] = moved
     if name == "linear":
@@ -70,6 +85,13 @@ def own_product(
         changed[data] = thinned(flat, rows)
     out: Tensor = func(*changed, **kwargs)
     return out.sum(-1, keepdim=True) if name in TIMES else out
+
+
+def spaced(part: slice, weight: Tensor, most: int, whole: bool) -> slice:
+    """At most ``most`` rows of a part of a weight, evenly spaced; or all, for singular values."""
+    start, stop, _ = part.indices(weight.shape[0])
+    step = -(-(stop - start) // most)
+    return slice(start, stop, step) if step > 1 and not whole else part
 
 
 def reach(moved: Tensor, terms: int, spectral: bool) -> Tensor:

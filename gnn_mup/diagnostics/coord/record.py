@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -21,15 +21,17 @@ import torch_geometric
 from torch import Tensor, nn
 
 from ..tensors import Edges, active, data_of, outputs_of, parts_of, rms, thinned, transparent
-from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product, reach
+from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product, reach, spaced
 from .quiet import Quiet
 from .stream import Stream, Sums
 
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(torch_geometric.__file__) + os.sep,
-    os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
+    *(os.path.join(_PACKAGE, part, "") for part in ("diagnostics", "ir", "surgery")),
 )
+"""Where nobody looks for a line of his model; this package has models too (`nn`, the demo)."""
 LOGITS = "logits of "
 """Begins the name of what attention puts into its softmax."""
 
@@ -53,8 +55,9 @@ class Recorder(Quiet):
         edges: the graph's edges, for smoothness along them, or None.
         dropout: leave dropout on.
         spectral: the parameters that Muon trains.
-        rows: how many rows of features are kept from the initial state.
+        rows: how many rows of features are kept from the initial state, and of linear layers read.
         own_rows: how many rows the product ``x . dW`` is taken on.
+        decay: by name, which part of a parameter decay takes off in one step.
     """
 
     def __init__(
@@ -66,11 +69,12 @@ class Recorder(Quiet):
         spectral: Collection[str] = (),
         rows: int = 128,
         own_rows: int = 32,
+        decay: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(dropout)
         self.model, self.spectral, self.rows, self.own_rows = model, spectral, rows, own_rows
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self.start = Start({n: p for n, p in trained.items() if p.dim() >= 2})
+        self.start = Start({n: p for n, p in trained.items() if p.dim() >= 2}, decay or {})
         self.vectors = {n: p for n, p in trained.items() if p.dim() < 2}
         self._vector_names = {id(p): n for n, p in self.vectors.items()}
         self._vector_start = {n: p.detach().clone() for n, p in self.vectors.items()}
@@ -141,7 +145,8 @@ class Recorder(Quiet):
                 self.note(name, "gradient", rms(gradient))
                 self.felt.add(name)
         for name in [n for n in self._vector_start if n not in self._moves]:
-            move = rms(self.vectors[name].detach() - self._vector_start[name])
+            start = self.start.kept(name, self.step + 1) * self._vector_start[name]
+            move = rms(self.vectors[name].detach() - start)
             if move > 0:
                 self._moves[name] = move
 
@@ -198,23 +203,22 @@ class Recorder(Quiet):
                 self.note(parameter, "active", active(thinned(other, self.own_rows), size))
             if size is None:  # a look-up
                 size = torch.ones(())
-            moved = self.start.moved(weight) if self.step else None
-            own = None
-            if moved is not None:
-                own = own_product(name, func, args, kwargs, index, moved, self.own_rows)
             result = out.detach().sum(-1, keepdim=True) if name in TIMES else out.detach()
-            rows = self.start.weights[parameter].shape[0]
-            for part, suffix in parts_of(parameter, weight, rows):
-                self.features(parameter + suffix, result[..., part])
+            linear, spectral = name == "linear", parameter in self.spectral
+            for part, suffix in parts_of(parameter, weight, len(self.start.weights[parameter])):
+                layer = parameter + suffix
+                self.features(layer, result[..., part])
+                some = spaced(part, weight, self.rows, spectral) if linear else slice(None)
+                here = slice(None) if linear or not suffix else part
                 if terms and not self.step:
-                    scale = rms(weight[part] if suffix else weight) * terms**0.5
-                    self.note(parameter + suffix, "start", scale * size)
-                if own is not None and moved is not None:
-                    self.note(parameter + suffix, "own", rms(own[..., part]))
+                    self.note(layer, "start", rms(weight[some][here]) * terms**0.5 * size)
+                if self.step:
+                    moved = self.start.moved(weight, self.step, some)
+                    own = own_product(name, func, args, kwargs, index, moved, self.own_rows)
+                    self.note(layer, "own", rms(own if linear else own[..., part]))
                     if terms:
-                        change = moved[part] if suffix else moved
-                        most = reach(change, terms, parameter in self.spectral)
-                        self.note(parameter + suffix, "step", most * size)
+                        most = reach(moved[here], terms, spectral)
+                        self.note(layer, "step", most * size)
 
     def _logits(self, name: str, args: Any, kwargs: Any) -> None:
         """What attention puts into its softmax, of the last parameter that was met."""

@@ -7,6 +7,7 @@ looked at with the whole of it and with half of it, and the rate comes down unti
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -96,21 +97,30 @@ def _response(task: Task, size: Size, seed: int) -> Response | None:
     model, groups, _ = task.start(seed, size)
     parameters = [p for p in model.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in parameters]
-    before = task.output(model, seed)
-    if not bool(torch.isfinite(before).all()):
-        return None
     optimizer = task.optimizer_of(groups)
+    outputs: list[object] = []
+    hook = model.register_forward_hook(lambda _, __, output: outputs.append(output))
     for _ in range(2):  # where the last layer starts at zero, the first step only wakes it up
         task.train_once(model, optimizer, seed)
         steps = [p.detach() - s for p, s in zip(parameters, start, strict=True)]
         if any(bool(s.count_nonzero()) for s in steps):
             break
+    hook.remove()
 
-    def response(factor: float) -> Tensor | None:
+    def output(factor: float) -> Tensor:
         with torch.no_grad():
             for parameter, first, step in zip(parameters, start, steps, strict=True):
                 torch.add(first, step, alpha=factor, out=parameter.data)
-        change = task.output(model, seed) - before
+        return task.output(model, seed)
+
+    seen = outputs[0] if outputs and task.step is None else None
+    before = flat_outputs(seen) if isinstance(seen, Tensor) else output(0.0)
+    if not bool(torch.isfinite(before).all()):
+        return None
+
+    @functools.cache
+    def response(factor: float) -> Tensor | None:
+        change = output(factor) - before
         return change if bool(torch.isfinite(change).all()) else None
 
     moved = response(1.0)

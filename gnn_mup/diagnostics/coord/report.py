@@ -13,7 +13,8 @@ from .collect import Record
 from .conclude import conclude
 from .expect import expectation
 from .layers import Layer, at, places, unpacked
-from .slopes import APART, PASS, Point, Slope, fit, judged, usual_variances, with_interval
+from .slopes import APART, PASS, Fit, Point, Slope, fit, judged, usual_variances, with_interval
+from .stream import BRANCH
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ LAST = {"change", "own", "step", "forgotten", "norm"}
 
 SLOPED = {"features", "start", "change", "own", "step", "branch", "gradient", "input",
           "input at start", "decay", "eps", "forgotten", "norm", "energy", "distance"}  # fmt: skip
+
+GIVEN = {"features": ("input at start",), "start": ("input at start",), "branch": ("features",),
+         "step": ("input",), "own": ("input",)}  # fmt: skip
+"""Kinds that follow what a layer is given."""
 
 Key = tuple[str, str, str]
 """Layer (folded), place, kind."""
@@ -119,10 +124,24 @@ class CoordReport:
                 group, place, kind, axis, line.slope, math.nan, math.nan, expected.slope, side,
                 self.layers[group].role, room=self.tolerance * expected.room,
                 status=APART if side and axis == "depth" and self.width_only else "",
-                corrected=points[key][1],
+                corrected=points[key][1], fall=max(expected.fall, self._given(key, axis, fits)),
             )  # fmt: skip
             out.append(with_interval(slope, line, usual.get((kind, axis), 0.0)))
         return _acting(judged(out))
+
+    def _given(self, key: Key, axis: str, fits: Mapping[tuple[Key, str], Fit]) -> float:
+        """How far a quantity may fall over depth because what the layer is given falls: in a
+        shallow model alpha/L is no small number, and the first layers are given more. The sums
+        that they are given are judged themselves."""
+        layer, place, kind = key
+        given: tuple[str, ...] = GIVEN.get(kind, ())
+        if axis == "width" or not given:
+            return 0.0
+        given += ("gradient",) if kind in LAST and self.settings.get("family") == "sgd" else ()
+        bare = unpacked(layer.removeprefix(BRANCH))
+        lines = [fits.get(((bare, place, name), axis)) for name in given]
+        slopes = [line.slope for line in lines if line is not None and math.isfinite(line.slope)]
+        return max(0.0, -sum(slopes))
 
     @property
     def _circumstances(self) -> dict[str, Any]:

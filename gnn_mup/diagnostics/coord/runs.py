@@ -24,6 +24,8 @@ from gnn_mup import (
     transfer_groups,
 )
 from gnn_mup.ir.example import as_call
+from gnn_mup.rules.plan import resolve_optimizer
+from gnn_mup.rules.table import ADAM, Optimizer
 
 from ..inputs import Size, fresh_model, inputs_of, make_optimizer, parameter_groups
 from ..losses import check_loss, data_loss, default_loss
@@ -69,20 +71,34 @@ class Task:
     ready: dict[Size, nn.Module] = field(default_factory=dict)
     counts: dict[Size, int] = field(default_factory=dict)
 
+    @functools.cached_property
+    def family(self) -> Optimizer:
+        """How updates depend on gradients; for an optimizer of somebody's own, as Adam's do not."""
+        try:
+            return resolve_optimizer(_unbound(self.optimizer))
+        except TransferError:
+            return ADAM
+
+    @property
+    def coupled(self) -> bool:
+        """Whether weight decay goes through Adam: then it is no product with the weights."""
+        return self.family.family.value == "adam" and not self.family.decoupled
+
     def run(self, seed: int, size: Size) -> list[Record]:
         """Build, transfer, train a few steps, record."""
         model, groups, plan = self.start(seed, size)
         optimizer = self.optimizer_of(groups)
         edges = edges_of(as_call(model, inputs_of(self.batches[0])))
-        sums = Sums.of(plan, applied=hasattr(groups, "plan"))
+        sums = Sums.of(plan, hasattr(groups, "plan"), self.plans.values())
         names = {id(p): n for n, p in model.named_parameters()}
+        settings = group_settings(optimizer.param_groups, names)
+        decay = {} if self.coupled else {name: given["decay"] for name, given in settings.items()}
         of_muon = [g for g in optimizer.param_groups if g.get("optimizer") == "muon"]
         spectral = {names[id(p)] for g in of_muon for p in g["params"]}
-        recorder = Recorder(model, sums, edges, self.dropout, spectral)
+        recorder = Recorder(model, sums, edges, self.dropout, spectral, decay=decay)
         losses = self.train(model, optimizer, recorder, seed)
         length = size[1] if plan is None or size[1] is None else plan.depth
         run = Run(seed, *size, length)
-        settings = group_settings(optimizer.param_groups, names)
         records = collected(recorder, getattr(groups, "plan", plan), run, losses, settings)
         for record in records:
             if record.name in recorder.sources:
@@ -105,7 +121,7 @@ class Task:
 
     def optimizer_of(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """The optimizer, its learning rates brought into the linear regime."""
-        optimizer = make_optimizer(self.optimizer, groups)
+        optimizer = make_optimizer(self.optimizer, groups, fused=True)
         for group in optimizer.param_groups:
             group["lr"] *= self.factor
         return optimizer
@@ -129,10 +145,13 @@ class Task:
                     parameters[name].mul_(record.init_factor)
         return model.train(), groups
 
+    def fresh(self, *size: int) -> nn.Module:
+        """A model as it is built, in the precision of the check."""
+        model = fresh_model(self.build, *size).train()
+        return model.float() if self.single else model
+
     def model(self, size: Size) -> nn.Module:
-        model = fresh_model(self.build, *(s for s in size if s is not None)).train()
-        if self.single:
-            model = model.float()
+        model = self.fresh(*(s for s in size if s is not None))
         self.counts[size] = sum(p.numel() for p in model.parameters() if not is_lazy(p))
         for (width, depth), count in self.counts.items():
             if count == self.counts[size] and width != size[0] and depth == size[1]:
@@ -144,8 +163,7 @@ class Task:
 
     def groups(self, model: nn.Module, inputs: Any, size: Size) -> list[dict[str, Any]]:
         """The parameterization under test: changes the model, gives its parameter groups."""
-        optimizer = self.optimizer
-        family = optimizer.func if isinstance(optimizer, functools.partial) else optimizer
+        family = _unbound(self.optimizer)
         how = {"lr": self.lr, "optimizer": family, "weight_decay": self.weight_decay}
         if callable(self.transfer):
             with warnings.catch_warnings():
@@ -162,7 +180,7 @@ class Task:
             if self.transfer == "mup":
                 relative = {"residual": "off", "gamma": None, "audit": False, **self.arguments}
                 relative["base"] = self.base(inputs, size[1])
-                return apply_transfer(model, inputs, **how, **relative)  # type: ignore[arg-type]
+                return apply_transfer(model, inputs, **how, **relative)
         raise TransferError(
             f"transfer must be True, False, 'mup' or a function, not {self.transfer!r}"
         )
@@ -265,6 +283,11 @@ class Task:
         reseed(seed)
         with Quiet(self.dropout):
             return flat_outputs(self.measure(model))
+
+
+def _unbound(optimizer: Any) -> Any:
+    """An optimizer without the settings that a partial binds to it."""
+    return optimizer.func if isinstance(optimizer, functools.partial) else optimizer
 
 
 def reseed(seed: int) -> None:

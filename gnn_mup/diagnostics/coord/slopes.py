@@ -37,8 +37,9 @@ class Slope:
     """log2 of a quantity over log2 of a size, its interval over seeds, and what it should be.
 
     ``side``: "both" (must lie near ``expected``), "up" (must not exceed it) or "" (not judged).
-    ``room``: by how much. ``error`` and ``free``: standard error, degrees of freedom.
-    ``corrected``: without what its gradient lacks, which at first is a sum of unrelated numbers.
+    ``room``: by how much; ``fall``: how much further it may lie below.
+    ``error`` and ``free``: standard error, degrees of freedom. ``corrected``: without what its
+    gradient lacks, which at first is a sum of unrelated numbers.
     """
 
     layer: str
@@ -56,6 +57,7 @@ class Slope:
     error: float = 0.0
     free: int = 0
     corrected: bool = False
+    fall: float = 0.0
 
     @property
     def label(self) -> str:
@@ -68,7 +70,7 @@ class Slope:
     @property
     def away(self) -> float:
         """How far it lies from what is expected, to the sides that count."""
-        return self.excess if self.side == "up" else abs(self.excess)
+        return self.excess if self.side == "up" else max(self.excess, -self.excess - self.fall)
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ def _status(slope: Slope, outside: bool) -> str:
         return FAIL
     inside = slope.high <= slope.expected + slope.room
     if slope.side == "both":
-        inside = inside and slope.low >= slope.expected - slope.room
+        inside = inside and slope.low >= slope.expected - slope.room - slope.fall
     return PASS if inside else UNSURE
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import itertools
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -15,6 +18,8 @@ from torch import Tensor
 
 from gnn_mup import Plan
 
+from ...ir.graph import Position
+from ...ir.source import expression_at
 from ...surgery import rewrite
 from ..tensors import Edges, active, later, rms, thinned
 
@@ -43,17 +48,25 @@ class Sums:
     add something else in another object of the class (in none: a sum of another kind, as over
     layers). ``decoders``: their parameters; a sum behind one is a sum of readouts, not the stream.
     ``scaled``: places where only the sum that was edited is meant, not another in the same line.
+    ``texts``: how the sums of a place are written, as far as a plan says.
     """
 
     places: Mapping[Place, set[str]] = field(default_factory=dict)
     decoders: frozenset[str] = frozenset()
     scaled: frozenset[Place] = frozenset()
+    texts: Mapping[Place, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plan: Plan | None, applied: bool) -> Sums:
-        """From a plan, and whether the model under test carries its factors."""
+    def of(cls, plan: Plan | None, applied: bool, others: Iterable[Plan | None] = ()) -> Sums:
+        """From a plan, and whether the model under test carries its factors. Where a factor is 1,
+        as at the reference depth, the plans of ``others`` depths say which sum of a line is meant.
+        """
         if plan is None:
             return cls()
+        texts: dict[Place, set[str]] = {}
+        for branch in [b for known in (plan, *others) if known for b in known.branches]:
+            if branch.before:
+                texts.setdefault((branch.file, branch.line), set()).add(branch.before)
         places: dict[Place, set[str]] = {}
         for branch in plan.branches:
             owners = places.setdefault((branch.file, branch.line), set())
@@ -61,7 +74,7 @@ class Sums:
             owners |= set(branch.modules) if residual else set()
         decoders = frozenset(n for n, r in plan.params.items() if r.role == "decoder")
         scaled = {(b.file, b.line) for b in plan.branches if b.factor != 1.0 and applied}
-        return cls(places, decoders, frozenset(scaled))
+        return cls(places, decoders, frozenset(scaled), texts)
 
 
 class Stream:
@@ -106,6 +119,9 @@ class Stream:
         place = (frame.f_code.co_filename, frame.f_lineno)
         owners = self.sums.places.get(place)
         if owners is None or place in self.sums.scaled:
+            return False
+        texts = self.sums.texts.get(place, set())
+        if texts and _text(frame.f_code, frame.f_lasti) not in texts | {""}:
             return False
         first = frame.f_code.co_varnames[:1]
         running = self.modules.get(id(frame.f_locals.get(*first))) if first else None
@@ -160,3 +176,13 @@ class Stream:
             names[name] = f"stream {which + 1}.{seen[which]}" if which else f"stream.{seen[which]}"
             seen[which] += 1
         return [v._replace(name=names.get(v.name, v.name)) for v in values]
+
+
+@functools.lru_cache(maxsize=1024)
+def _text(code: CodeType, lasti: int) -> str:
+    """The expression of an instruction, as plans write it; "" where it is not known."""
+    line, end, column, end_column = next(itertools.islice(code.co_positions(), lasti // 2, None))
+    if line is None or end is None or column is None or end_column is None:
+        return ""
+    node = expression_at(code.co_filename, Position(line, end, column, end_column))
+    return "" if node is None else ast.unparse(node)

@@ -15,6 +15,7 @@ from gnn_mup.arguments import as_list, check_number
 from gnn_mup.extras import needs
 from gnn_mup.rules.plan import Settings
 
+from ..agreement import agreement, warned
 from ..inputs import check_arguments, check_build, chosen_seeds
 from .cells import Cell, Queue
 from .fit import Fit
@@ -84,6 +85,9 @@ def sweep(
     runner = Runner(build, fit, kinds, optimizer, weight_decay, example, arguments)
     check_build(build, *(s for s in (cells[0].width, cells[0].depth) if s))
     runner.widths = tuple(sorted({cell.width for cell in cells}))
+    if any(how is True for how in kinds.values()):
+        found = agreement(build, runner.example, ((c.width, c.depth) for c in cells), arguments)
+        runner.notes += warned(found, arguments.get("ignore", ()))
     with Queue(open_store(storage, name, runner.settings()), cells) as queue:
         _work(queue, runner, progress)
         report = _report(queue.store, cells, runner.notes, name)

@@ -19,6 +19,7 @@ from gnn_mup.extras import needs
 from gnn_mup.rules.multipliers import EXAMPLE, NAMES
 from gnn_mup.rules.optimizers import name_of, resolve_optimizer
 
+from ..agreement import agreement, warned
 from ..inputs import check_arguments, check_build
 from .fit import Fit
 from .runner import Runner
@@ -168,6 +169,8 @@ def tune(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         pair = [runner.model(w, depth) for w in (width, delta or 2 * width)]
+        sizes = [(width, depth), (delta or 2 * width, depth)]
+        warned(agreement(build, runner.example, sizes, arguments), arguments.get("ignore", ()))
         shapes = make_base_shapes(pair[0], pair[1], example=runner.example)
         constants = _multipliers(multipliers, pair[0], runner, shapes)
         space = Space.of({**given, **constants})

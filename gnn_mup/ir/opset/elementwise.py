@@ -69,7 +69,7 @@ def _neg(seen: Seen) -> Step:
 
 @op("where")
 def _where(seen: Seen) -> Step:
-    tensors = [t for t in seen.tensors() if seen.graph[t].floating]
+    tensors = [t for t in seen.tensors() if seen.graph[t].floating] or seen.tensors()
     return seen.step(Kind.WRITE, [seen.same(t) for t in tensors])
 
 

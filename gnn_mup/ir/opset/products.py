@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..program import Axes, How, Kind, Operand, Slot, Step
 from .elementwise import either
 from .seen import Seen, op
@@ -69,11 +71,26 @@ def _convolution(seen: Seen) -> Step:
     else:
         axes = tuple(1 if i == out else None for i in range(rank))
         summed = (((0, 1), (1, into)),)
+    summed += tuple(((0, i), (1, i)) for i in space if not turned and _in_patches(seen, i))
     operands = [data, Operand(w, axes)]
     bias = seen.tensor(2)
     if bias >= 0:
         operands.append(Operand(bias, (1,)))
     return seen.step(Kind.CONTRACT, operands, How.CONVOLUTION, summed=summed)
+
+
+def _in_patches(seen: Seen, axis: int) -> bool:
+    """Whether a convolution cuts an axis into patches, side by side, and sums over each: with a
+    kernel as long as the axis it sums over all of it."""
+    kernel, size = seen.graph[seen.tensor(1)].shape[axis], seen.graph[seen.tensor(0)].shape[axis]
+    stride, padding, dilation = (_number(seen.arg(i), axis - 2) for i in (3, 4, 5))
+    whole = kernel == size or stride == kernel
+    return kernel > 1 and whole and padding == 0 and dilation == 1 and size % kernel == 0
+
+
+def _number(given: Any, axis: int) -> int:
+    numbers = given if isinstance(given, (list, tuple)) else [given]
+    return int(numbers[axis if axis < len(numbers) else 0])
 
 
 @op("""
