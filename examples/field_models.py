@@ -36,7 +36,6 @@ KINDS = {"transfer": True, "standard": False}
 SIZES = ((16, 2), (32, 3), (64, 4))
 CUTOFF, STRUCTURES = 5.0, 48
 LAGS, HOURS = 8, 48
-SEEDS = 2
 
 
 @dataclass(frozen=True)
@@ -132,10 +131,11 @@ def traffic(path: Path, root: Path) -> tuple[Build, Batches, Any]:
     return build, Batches(made), None
 
 
-TASKS: dict[str, tuple[Any, tuple[tuple[int, int], ...], str]] = {
-    "forces": (forces, SIZES, "SchNet (schnetpack), Si: energies and forces"),
-    "traffic": (traffic, SIZES, "DIFFormer, MontevideoBus"),
+TASKS: dict[str, tuple[Any, str, int, tuple[int, ...]]] = {
+    "forces": (forces, "SchNet (schnetpack), Si: energies and forces", 2, (6, 4, 2)),
+    "traffic": (traffic, "DIFFormer, MontevideoBus", 2, (2, 2, 2)),
 }
+"""What to train, its title, epochs, and how many seeds for each size."""
 
 
 def main() -> None:
@@ -147,17 +147,17 @@ def main() -> None:
 
 
 def experiment(args: argparse.Namespace) -> None:
-    task, sizes, title = TASKS[args.task]
+    task, title, epochs, seeds = TASKS[args.task]
     root = data_root(args.root)
     if root is None:
         raise SystemExit(
             "set $GNN_MUP_DATA to the folder that holds mlearn and MontevideoBus, or pass --root"
         )
     build, train, loss = task(args.repository, root)
-    args.sizes = sizes[: 2 if args.quick else None]
-    args.seeds, args.more_seeds = (1 if args.quick else SEEDS,) * len(args.sizes), {}
-    steps = args.steps or 2 * len(train)
-    fit = Training(train, None, steps=steps, average=0.5, loss=loss)
+    args.sizes, args.more_seeds = SIZES[: 2 if args.quick else None], {}
+    args.seeds = (1, 1) if args.quick else seeds
+    steps = args.steps or epochs * len(train)
+    fit = Training(train, None, steps=steps, average=1 / epochs, loss=loss)
     report = run(
         f"field_{args.task}", args, build, fit, GRIDS, transfer=KINDS, optimizer=OPTIMIZERS["adam"]
     )
