@@ -94,7 +94,7 @@ def _conclusion(report: CoordReport) -> str:
     if verdict.follow:
         lines.append(f"Follow from it: {html.escape(', '.join(verdict.follow))}.")
     lines += ["<b>What to do:</b>"] if verdict.advice else []
-    lines += [f"{html.escape(a[:1].upper() + a[1:])}." for a in verdict.advice]
+    lines += [f"{html.escape(a)}." for a in verdict.advice]
     lines += [html.escape(note[:1].upper() + note[1:]) for note in verdict.notes]
     if verdict.word == PASS:
         good = "Updates keep their size at all sizes that were tried: what is tuned on a small "
