@@ -2,7 +2,7 @@
 
     python examples/lr_transfer.py --quick       # a few minutes
     python examples/lr_transfer.py               # about 40 minutes on one core
-    python examples/lr_transfer.py --longer --optimizers muon --sets QM9     # 7 minutes
+    python examples/lr_transfer.py --longer --optimizers muon --sets QM9     # 8 minutes
 
 The paper's block (graph convolution and MLP, each a residual branch behind a LayerNorm), written
 with ordinary layers, in sizes that grow 8 times in width and depth at once; every parameterization

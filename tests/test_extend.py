@@ -54,11 +54,46 @@ def registry() -> Iterator[None]:
 
 
 def test_an_unknown_kernel_is_named() -> None:
-    plan = plan_transfer(Net(), EXAMPLE, base="paper")
+    plan = plan_transfer(Net(), EXAMPLE, base="paper", audit=False)
     assert plan.depth == 3  # that data passes a weight there is seen all the same
     (warning,) = [w for w in plan.warnings if "gnn_mup_test.fused" in w]
     assert "encoder.weight" in warning
     assert "@gnn_mup.describes" in warning
+
+
+def test_how_an_unknown_kernel_uses_its_weights_is_measured() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    before = [p.detach().clone() for p in model.parameters()]
+    plan = plan_transfer(model, EXAMPLE, base="paper")
+    assert not plan.warnings
+    assert [n.code for n in plan.notes] == ["measured"]
+    found = {n: (p.kind, p.fan_in, p.basis) for n, p in plan.params.items() if "conv" not in n}
+    assert found["encoder.weight"] == ("data-in", 5, "measured")  # laid out as (in, out)
+    assert found["mixers.1.weight"] == ("width-to-width", 16, "measured")
+    assert found["decoder.weight"] == ("width-out", 16, "measured")
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@torch.library.custom_op("gnn_mup_test::typed", mutates_args=())
+def typed(x: Tensor, weight: Tensor, kinds: Tensor) -> Tensor:
+    return torch.einsum("ni,noi->no", x, weight[kinds])
+
+
+def test_an_axis_of_relations_is_no_width() -> None:
+    class Typed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.decoder = nn.Linear(5, 16), nn.Linear(16, 3)
+            self.weight = nn.Parameter(torch.randn(3, 16, 16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.encoder(x)
+            return self.decoder(x + typed(x, self.weight, torch.arange(len(x)) % 3))
+
+    torch.manual_seed(0)
+    record = plan_transfer(Typed(), EXAMPLE[:1], base="paper").params["weight"]
+    assert (record.basis, record.fan_in_axes, record.fan_out_axes) == ("measured", (2,), (1,))
 
 
 @pytest.mark.usefixtures("registry")

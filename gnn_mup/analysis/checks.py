@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from ..ir.graph import Node
-from ..ir.program import How, Kind
+from ..ir.program import How, Kind, Step
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind as Width
@@ -88,12 +88,16 @@ def pooling(reading: Reading) -> Iterator[Note]:
             continue
         source = step.sources[0]
         rows, left = program.shape(source), program.shape(step.index)
-        if step.kind is Kind.REDUCE and step.how is How.SUM and step.axis == 0:
+        if step.kind is Kind.REDUCE and step.how is How.SUM and step.axis is not None:
+            if step.axis > 0 and not _over_nodes(reading, step):
+                continue
             product = program[source]
             parts = product.sources if product.kind is Kind.PRODUCT else (source,)
             stacks = [program[program.origin(p)[0]].kind is Kind.JOIN for p in parts]
             # Fewer summands than rows left: relations or heads (HAN), not nodes.
-            over = not any(stacks) and rows[0] > left[0] and reading.is_wide(step.index)
+            fewer = rows[0] > left[0] or step.axis > 0
+            over = not any(stacks) and fewer and reading.is_wide(step.index)
+            rows, left = (rows[step.axis],), (1,)
         elif step.kind is Kind.SCATTER and step.how is How.SUM and step.axis == 0:
             over = not flow.is_message(step) and rows[0] > left[0] and not divided(flow, step)
         else:
@@ -105,6 +109,15 @@ def pooling(reading: Reading) -> Iterator[Note]:
                 "and with it the learning rate that is stable, grows with the graphs. Mean pooling "
                 "would not",
             )
+
+
+def _over_nodes(reading: Reading, step: Step) -> bool:
+    """Whether a sum takes away an axis of rows that the example brings along, and no neighbours."""
+    source, axis = step.only.node, step.axis or 0
+    if reading.flow.mixing >> step.index & 1 or axis in reading.dims.feature_axes[source]:
+        return False
+    atoms = set(reading.dims.atoms.expand(reading.dims.of[source][axis]))
+    return bool(atoms) and atoms <= reading.dims.given - reading.dims.columns
 
 
 @check

@@ -39,7 +39,7 @@ class Growth(Dims):
         self.growing = self._owned & self._read
         flowing = {a for s in streams for a in self.atoms.expand(self.of[s][-1])}
         ends = {a for a in self._returned if a not in flowing}
-        fixed = self._given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
+        fixed = self.given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
         fixed |= {a for dim in self.counted for a in self.atoms.expand(dim)}
         self.growing -= fixed
         self._fixed = fixed
@@ -61,7 +61,7 @@ class Growth(Dims):
         that comes from a buffer or a new tensor grows if it is as large as the width; one as large
         as an input or output, and no multiple of the width, is taken as bound to that; others grow.
         Returns those of the last sort that are neither a multiple nor a part of the width."""
-        bound = self._returned | self._given
+        bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
         owned, known = self._owned, self._known
         open_: dict[int, int] = {}
@@ -108,13 +108,20 @@ class Growth(Dims):
         return bool(self.program.graph.live >> index & 1)
 
     @property
-    def _given(self) -> set[int]:
+    def given(self) -> set[int]:
         """Classes of axes that the example brings along."""
         found: set[int] = set()
         for step, param in self._leaves:
             if param is None and self.flow.data[step.index]:
                 found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
         return found
+
+    @property
+    def columns(self) -> set[int]:
+        """Classes of the last axes of what the example brings along: features, coordinates."""
+        data = [s for s, p in self._leaves if p is None and self.flow.data[s.index]]
+        ends = [self.of[s.index][-1] for s in data if len(self.of[s.index]) > 1]
+        return {a for dim in ends for a in self.atoms.expand(dim)}
 
     @property
     def _only_made(self) -> set[int]:

@@ -254,6 +254,9 @@ class Reading:
     def lasts(self) -> set[int]:
         """Contractions outside all branches behind which no width is read any more."""
         found = set()
+        returned = 0
+        for index in self.graph.outputs:
+            returned |= self.flow.carried[index]
         products = sum(1 << n.index for n in self.graph.members(self.flow.dot_products)
                        if self.dims.grows(self.summed_in(n.index)))  # fmt: skip
         wide = sum(1 << s.index for s in self.contracts() if self.reads_width(s.index))
@@ -266,7 +269,8 @@ class Reading:
                        for use in self._uses_of(here))  # fmt: skip
             behind = reach & (wide | products)
             live = self.graph.live >> here & 1
-            if live and ends and not behind and not self.in_branch(here):
+            # What a model returns and feeds back to itself, step by step, is an output too.
+            if live and ends and not self.in_branch(here) and (not behind or returned >> here & 1):
                 found.add(here)
         return found
 

@@ -131,9 +131,13 @@ def _power(mine: list[Sum], theirs: list[Sum], here: int, there: int) -> float |
 
 
 def constant_of(sums: list[Sum]) -> float | None:
-    """The one constant on the branches of all sums of an expression."""
-    steps = [s for s in sums if s.residual]
-    found = {round(abs(leaf.coefficient), 9) for s in steps for leaf in s.branches}
+    """The one constant on the branches of all sums of an expression, beside that of the stream."""
+    found = {
+        round(abs(leaf.coefficient / (here.stream.coefficient or 1.0)), 9)
+        for here in sums
+        if here.residual and here.stream is not None
+        for leaf in here.branches
+    }
     return found.pop() if len(found) == 1 else None
 
 

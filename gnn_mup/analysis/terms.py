@@ -162,12 +162,18 @@ class Terms:
         for i, leaf in enumerate(whole):
             same = [
                 x for x in whole[i:]
-                if carried[leaf.origin] & carried[x.origin] & ~self._roots_of_data
+                if self._is_all_of(carried[leaf.origin] & carried[x.origin], x)
                 and x.coefficient * leaf.coefficient > 0
             ]  # fmt: skip
             if len(same) > 1:
                 return same
         return []
+
+    def _is_all_of(self, common: int, leaf: Leaf) -> bool:
+        """Whether a summand carries all features of the latest of some values, not a part."""
+        latest = (common & ~self._roots_of_data).bit_length() - 1
+        shapes = [self.program.shape(i)[-1:] for i in (latest, leaf.node)] if latest >= 0 else []
+        return bool(shapes) and shapes[0] == shapes[1]
 
     def _gated_alone(self, found: Sum) -> bool:
         """``g * h + (1 - g) * x`` that happens once."""

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from torch import nn
 from torch_geometric.nn import MessagePassing
 
-from ..analysis.extend import described
+from ..analysis.extend import Weight, described
 from ..analysis.forms import Verdict
 from ..analysis.layers import is_dense
 from ..analysis.places import Places
 from ..analysis.reading import Reading
 from ..analysis.sizes import Compared
+from ..audit.opaque import measured_weights
 from ..base.deltas import Sizes
 from ..base.shapes import BaseShapes
 from ..errors import SurgeryError
@@ -47,6 +48,8 @@ class Findings:
     inserted: list[Insertion] = field(default_factory=list)
     refused: str = ""
     known: Known = field(default_factory=Known)
+    measured: dict[str, str] = field(default_factory=dict)
+    """Parameters whose use was measured, and the operation that nobody knows."""
 
     @property
     def places(self) -> Places:
@@ -61,12 +64,40 @@ def find(
     grows: Mapping[str, tuple[bool, ...]] | None = None,
 ) -> Findings:
     """What the trace of a model shows; ``grows`` says of some parameters which axes grow."""
-    told = described(model)
+    reading, told, measured = _read(model, call, options, grows)
+    found = _with_insertions(model, call, options, base, grows, reading, told)
+    found.measured = measured
+    return found
+
+
+def _read(
+    model: nn.Module, call: Call, options: Options, grows: Mapping[str, tuple[bool, ...]] | None
+) -> tuple[Reading, dict[str, Weight], dict[str, str]]:
+    """A reading, what was told of weights of kernels that nobody knows, and which of that was
+    measured, with the kernel's name."""
+    told, graph = described(model), trace(model, *cloned(call))
+    reading = Reading(graph, told, grows)
+    unknown = reading.uses.unknown
+    measured = measured_weights(model, call, unknown) if unknown and options.audit else {}
+    if not measured:
+        return reading, told, {}
+    told = {**measured, **told}
+    return Reading(graph, told, grows), told, {name: unknown[name] for name in measured}
+
+
+def _with_insertions(
+    model: nn.Module,
+    call: Call,
+    options: Options,
+    base: BaseShapes | None,
+    grows: Mapping[str, tuple[bool, ...]] | None,
+    reading: Reading,
+    told: Mapping[str, Weight],
+) -> Findings:
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )
     may_insert &= any(isinstance(m, MessagePassing) for m in model.modules())
-    reading = Reading(trace(model, *cloned(call)), told, grows)
     if reading.streams.steps or not may_insert or not _insertable(reading):
         return Findings(reading, reading.depth)
     deep = Reading(trace(model, *cloned(call), calls=True), told, grows)

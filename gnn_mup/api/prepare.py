@@ -157,6 +157,8 @@ def _placements(
         own = name in findings.known.constants  # the same at every width, so it normalises nothing
         constant = 1.0 if own else placed[name].constant
         placed[name] = replace(placed[name], basis=Basis.KNOWN, constant=constant)
+    for name in findings.measured:
+        placed[name] = replace(placed[name], basis=Basis.MEASURED)
     check_patterns("roles", options.roles, placed)
     for pattern, role in options.roles.items():
         for name in placed:
@@ -230,6 +232,16 @@ def _remarks(
         notes.append(Note(Code.NOT_INSERTED, why))
     notes += no_decoder(reading, findings.known.sizes.grows)
     alarms += ambiguous(reading, findings.known.sums) if options.residual != "off" else []
+    for operation in dict.fromkeys(findings.measured.values()):
+        names = [n for n, op in findings.measured.items() if op == operation]
+        notes.append(
+            Note(
+                Code.MEASURED,
+                f"{operation} is not known to the trace; which axes of its weights it sums over "
+                f"was measured: {', '.join(fold_names(names))}. To say it yourself: "
+                "@gnn_mup.describes(...)",
+            )
+        )
     unknown = reading.uses.unknown
     for operation in dict.fromkeys(unknown.values()):
         names = [n for n, op in unknown.items() if op == operation]

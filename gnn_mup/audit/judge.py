@@ -84,7 +84,8 @@ class Judge:
         predicted = 1.0
         if reading.how is How.LOOKED_UP:
             measured = rate
-            low /= REFERENCE_WIDTH if reading.param in self.plan.scores else 1.0
+            few = reading.param in self.plan.scores and self._is_few(reading)
+            low /= REFERENCE_WIDTH if few else 1.0  # one number for each head
         elif reading.how is How.CONTRACTED:
             rate *= self._constants(reading)
             measured = rate * (math.sqrt(n) if self._is_raw(reading) else n)
@@ -112,13 +113,18 @@ class Judge:
         predicted = 1.0
         decoder = 1.0 / math.sqrt(max(self.plan.width, 1))
         number = self.graph[reading.node].shape[-1:] in ((), (1,))  # no width, whatever it is for
-        if number or reading.param in self.plan.scores or self._open(reading):
+        logits = reading.param in self.plan.scores and self._is_few(reading)
+        if number or logits or self._open(reading):
             low *= decoder / 4.0  # logits are small, or of order one
         elif self._is_last(reading):
             predicted = decoder
         return AuditRow(
             reading.param, "initial scale", predicted, gain, low, high, reading.how.value
         )
+
+    def _is_few(self, reading: Reading) -> bool:
+        """Whether a result has too few features to be a width: logits, one for each head."""
+        return self.graph[reading.node].shape[-1] < SMALL
 
     def _constants(self, reading: Reading) -> float:
         plan = self.plan
@@ -182,6 +188,7 @@ class Judge:
             return
         before = {} if self.before is None else Sums(self.before).by_expression()
         low, high = BRANCH
+        own = self.sums.of_their_own()
         for (file, line), shares in self.sums.by_expression().items():
             if len(shares) < 2:
                 continue
@@ -193,7 +200,9 @@ class Judge:
                 steps = len(shares) >= self.plan.depth and share > 2 * expected
                 limit = high if steps else NO_LIMIT
                 yield AuditRow(name, "branch, after over before", expected, change, low, limit)
-            yield AuditRow(name, "branch", expected, share, 0.0, high)
+            # Beside a base, too, a branch is as large as the model has it.
+            least = 0.0 if self.plan.relative or (file, line) in own else low
+            yield AuditRow(name, "branch", expected, share, least, high)
 
     def _gammas(self) -> Iterable[AuditRow]:
         low, high = GAMMA

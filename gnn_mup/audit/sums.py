@@ -100,6 +100,26 @@ class Sums:
                 out.setdefault(s.expression, []).append(s.share)
         return out
 
+    def of_their_own(self) -> set[tuple[str, int]]:
+        """Lines whose branches have a size of their own: they are added to raw data (positions), in
+        its units, or multiplied by a learned gain (ReZero, LayerScale)."""
+        return {
+            s.expression
+            for s in self.found
+            if not self.graph[s.skip].weights or self._has_gain(s.branch)
+        }
+
+    def _has_gain(self, index: int) -> bool:
+        node = self.graph[index]
+        while node.op in ops.ALIAS | ops.MUL and node.parents:
+            features = [p for p in node.parents if self.meter.is_features(p)]
+            if any(self.graph[p].weights for p in node.parents if p not in features):
+                return True
+            if len(features) != 1:
+                return False
+            node = self.graph[features[0]]
+        return False
+
 
 def typical(shares: list[float]) -> float:
     return median(shares)

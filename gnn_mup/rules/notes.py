@@ -29,6 +29,7 @@ class Code(StrEnum):
     LEFT_OUT = "left-out"
     LOOKS_TRAINED = "looks-trained"
     LOST_OUTPUT = "lost-output"
+    MEASURED = "measured"
     MIXED_INPUTS = "mixed-inputs"
     NO_DECODER = "no-decoder"
     NORM_BEHIND_DECODER = "norm-behind-decoder"
