@@ -71,11 +71,25 @@ def train(model: torch.nn.Module, entry: Entry, name: str, target: torch.Tensor)
             assert not torch.equal(value, before[parameter]), (name, parameter)
 
 
+NOISY = {
+    "AttentiveFP": "attention of three graphs: its rate is known to +-0.4",
+    "GPS (GINE, Performer)": "random features: the attention falls like D^-0.22 over 32..128",
+    "PaiNN": "products of vectors: the last branch is known to +-0.15",
+    "EGNN": "coordinates move by what one unit says",
+    "HGT": "a few heads per type: features fall like D^-0.23 over 32..128",
+    "HeteroConv": "attention between few authors and papers",
+    "HeteroConv, residual": "attention between few authors and papers",
+    "Graph U-Net": "top-k picks other nodes at every width: features are known to +-0.8",
+    **dict.fromkeys(("PNA", "JKNet (lstm)", "GIN with a virtual node", "D-MPNN"), "all 12 seeds"),
+}
+"""Undecided at two widths, two depths and the twelve seeds that the check takes at most, or decided
+by the last of them."""
+
+
 @cases()
 def test_it_transfers(entry: Entry) -> None:
-    """Two widths and two depths do not decide every slope: what is undecided here, the larger sizes
-    decide."""
-    transfers(entry, check(entry), also="undecided")
+    """Two widths and two depths decide, but for the noisiest: those the larger sizes decide."""
+    transfers(entry, check(entry), also="undecided" if entry.name in NOISY else "")
 
 
 NOT_OBVIOUS = {

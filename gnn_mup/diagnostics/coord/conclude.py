@@ -149,7 +149,7 @@ def _advice(report: CoordReport, unsure: Sequence[Slope], judged: Sequence[Slope
             sizes = report.settings.get(f"{axis}s") or [0]
             out.append(
                 f"{axis}s up to {2 * max(sizes)} or {4 * max(sizes)} would decide {_listed(near)}: "
-                "they lie at the edge of the tolerance"
+                "more seeds alone would not"
             )
     return out
 

@@ -93,8 +93,9 @@ def _conclusion(report: CoordReport) -> str:
             lines.append(f"<b>What to do:</b> {html.escape(finding.remedy)}.")
     if verdict.follow:
         lines.append(f"Follow from it: {html.escape(', '.join(verdict.follow))}.")
-    lines += [f"<b>What would decide:</b> {html.escape(a)}." for a in verdict.advice]
-    lines += [html.escape(note) for note in verdict.notes]
+    lines += ["<b>What to do:</b>"] if verdict.advice else []
+    lines += [f"{html.escape(a)}." for a in verdict.advice]
+    lines += [html.escape(note[:1].upper() + note[1:]) for note in verdict.notes]
     if verdict.word == PASS:
         good = "Updates keep their size at all sizes that were tried: what is tuned on a small "
         lines.insert(0, good + "model holds for a large one. Next: tune small, train large.")

@@ -183,7 +183,8 @@ def _label(slope: Slope, tolerance: float) -> str:
         name += f" {slope.place}"
     if len(name) > LETTERS:
         name = "…" + name[1 - LETTERS :]
-    late = " (may fall)" if (slope.side == "up" or slope.fall) and slope.slope < -tolerance else ""
+    low = slope.excess < -tolerance and slope.status != FAIL
+    late = " (may fall)" if low and (slope.side == "up" or slope.fall) else ""
     return f"{'✗ ' if slope.status == FAIL else ''}{name}  {slope.slope:+.2f}{late}"
 
 

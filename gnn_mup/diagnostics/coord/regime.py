@@ -46,7 +46,7 @@ def linear_regime(task: Task, sizes: Sequence[Size], seed: int, most: float) -> 
     """The factor, at most ``most``, that brings all learning rates into the linear regime."""
     factor, bents = most, []
     for size in corners(sizes):
-        response = _response(task, size, seed)
+        response = _response(task, size, seed, min(factor, 1.0))
         if response is not None:
             factor, bent = _search(response, factor)
             bents.append(bent)
@@ -92,8 +92,9 @@ def _bent(response: Response, factor: float) -> float:
     return float(torch.linalg.vector_norm(whole - 2 * half)) / size if size else 0.0
 
 
-def _response(task: Task, size: Size, seed: int) -> Response | None:
-    """The output's response to parts of the first step that changes it; None where none does."""
+def _response(task: Task, size: Size, seed: int, first: float) -> Response | None:
+    """The output's response to parts of the first step that changes it; None where none does.
+    ``first``: the part that is looked at first."""
     model, groups, _ = task.start(seed, size)
     parameters = [p for p in model.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in parameters]
@@ -109,8 +110,8 @@ def _response(task: Task, size: Size, seed: int) -> Response | None:
 
     def output(factor: float) -> Tensor:
         with torch.no_grad():
-            for parameter, first, step in zip(parameters, start, steps, strict=True):
-                torch.add(first, step, alpha=factor, out=parameter.data)
+            for parameter, begin, step in zip(parameters, start, steps, strict=True):
+                torch.add(begin, step, alpha=factor, out=parameter.data)
         return task.output(model, seed)
 
     seen = outputs[0] if outputs and task.step is None else None
@@ -123,7 +124,7 @@ def _response(task: Task, size: Size, seed: int) -> Response | None:
         change = output(factor) - before
         return change if bool(torch.isfinite(change).all()) else None
 
-    moved = response(1.0)
+    moved = response(first)
     return response if moved is None or bool(moved.count_nonzero()) else None
 
 
