@@ -12,9 +12,10 @@ from itertools import pairwise
 from ..ir.graph import Graph
 from ..ir.opset import read
 from ..ir.program import Kind, Step
+from ..ir.source import sum_call
 from .extend import Weight
 from .flow import Flow
-from .forms import Verdict, expression_of
+from .forms import Sum, Verdict, expression_of
 from .growth import Growth
 from .nesting import entries_of, taken_up_by
 from .overlayers import brought_in
@@ -79,6 +80,9 @@ class Reading:
         for found in self.streams.steps:
             for pair in entries_of(self.flow, found):
                 cut[pair] = 1 << found.level
+        written = [s for s in self.streams.steps if not self._is_call(s)]
+        for pair, found in self._begun(written).items():
+            cut.setdefault(pair, 1 << max(found.level, 1))
         summands = self._summands()
         readouts = 0
         read = [p for many in self.streams.readouts for p in many.terms if self.streams.steps]
@@ -122,12 +126,28 @@ class Reading:
         number of layers, so that what goes into one of them only lies in a branch."""
         sums = [s for s in self.streams.sums if s.verdict is Verdict.OVER_LAYERS]
         pairs = [(x.node, taken_up_by(self.flow, x.add)) for s in sums for x in brought_in(s)]
-        expressions, known = {s.expression for s in sums}, {add for s in sums for add in s.adds}
-        for step in self.program:  # ``0 + first``
-            first = step.kind is Kind.SUM and step.index not in known
-            if first and expression_of(self.flow, step.index) in expressions:
-                pairs += [(s, step.index) for s in step.sources if self.flow.data[s]]
+        pairs += self._begun(sums)
         return {pair: 2 << i for i, pair in enumerate(pairs)}
+
+    def _is_call(self, found: Sum) -> bool:
+        """``sum([x, f, g])`` begins with ``0 + x``, which is the stream."""
+        site = self.graph[found.root].site
+        return site is not None and sum_call(site.file, site.position) is not None
+
+    def _begun(self, sums: list[Sum]) -> dict[tuple[int, int], Sum]:
+        """``0 + first``, ``zeros + first``: what the expression of a sum takes up where there is
+        nothing yet to add to, with the first of these sums."""
+        known = {add for found in self.streams.sums for add in found.adds}
+        first: dict[object, Sum] = {}
+        for found in sums:
+            first.setdefault(found.expression, found)
+        pairs = {}
+        for step in self.program:
+            expression = expression_of(self.flow, step.index)
+            if step.kind is Kind.SUM and step.index not in known and expression in first:
+                new = [s for s in step.sources if self.flow.data[s]]
+                pairs.update({(s, step.index): first[expression] for s in new})
+        return pairs
 
     def in_branch(self, index: int) -> bool:
         return not self.free[index] and bool(self.feeds[index] or self.divided[index])

@@ -223,6 +223,8 @@ class Uses:
         matrices = [s for s in step.sources if s in self.axes and len(self.axes[s]) == 2]
         for source in step.sources:
             for name in self.params_of(source) if source in self.axes else ():
+                if not any(name in axis for axis in self.axes[source]):
+                    continue  # a state that was made of weights alone, from zeros
                 if source in matrices:
                     # The state's matrix reads the state, the other one the data.
                     reads = data[min(matrices.index(source) % 2, len(data) - 1)] if data else None

@@ -33,7 +33,8 @@ def is_plumbing(file: str) -> bool:
 def is_library(file: str) -> bool:
     """Whether a file belongs to functions that are nobody's model: they are not edited, what calls
     them is."""
-    found = [sys.modules[name].__file__ for name in _LIBRARIES if name in sys.modules]
+    known = [sys.modules[name] for name in _LIBRARIES if name in sys.modules]
+    found = [getattr(module, "__file__", None) for module in known]
     return any(file.startswith(os.path.dirname(f) + os.sep) for f in found if f)
 
 
