@@ -33,12 +33,14 @@ class Dims:
         """Axes that number tensors of a list."""
         self.feature_axis: dict[int, int] = {}
         self.feature_axes: dict[int, set[int]] = {}
+        self.feature_atoms: list[Dim] = []
         self.merged: set[tuple[int, int]] = set()
         """Axes (value, axis) in which a reshape has merged features with rows."""
         for step in self.program:
             self.of.append(self._dims(step))
             self.feature_axis[step.index] = self._feature_axis(step)
             self.feature_axes[step.index] = self._feature_axes(step)
+            self.feature_atoms.append(self._feature_atoms(step))
 
     # -- the axes of one step's result ------------------------------------------------------------
 
@@ -240,19 +242,37 @@ class Dims:
             return set()  # one score for each row has no features
         if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
             for operand in step.operands:
-                if not self.flow.weights[operand.node]:
+                if not self.flow.weights[operand.node] or self._is_adjacency(step, operand):
                     continue  # a relation of rows
                 known = self.feature_axes[operand.node]
                 found |= {t for i, t in enumerate(operand.axes) if t is not None and i in known}
             if step.how is How.RESHAPE:
-                before = self.feature_axes[step.only.node]
-                atoms = {a for i in before for a in self.atoms.expand(self.of[step.only.node][i])}
+                atoms = set(self.atoms.expand(self.feature_atoms[step.only.node]))
                 for axis, dim in enumerate(self.of[step.index]):
                     here = set(self.atoms.expand(dim))
                     found |= {axis} if atoms & here else set()
                     if atoms & here and here - atoms:
                         self.merged.add((step.index, axis))
         return found
+
+    def _is_adjacency(self, step: Step, operand: Operand) -> bool:
+        """Whether an operand made of parameters is summed over rows of the other one."""
+        if step.kind is not Kind.CONTRACT or not self.flow.pure(operand.node):
+            return False
+        others = [slot for pair in step.summed for slot in pair
+                  if step.operands[slot[0]] is not operand]  # fmt: skip
+        return bool(others) and step.how is not How.CONVOLUTION and all(
+            axis not in self.feature_axes[step.operands[number].node] for number, axis in others
+        )  # fmt: skip
+
+    def _feature_atoms(self, step: Step) -> Dim:
+        """The atoms of a value that are features: of an axis merged with rows not all."""
+        known = {a for s in step.sources for a in self.atoms.expand(self.feature_atoms[s])}
+        found: list[int] = []
+        for axis in self.feature_axes[step.index]:
+            here = self.atoms.expand(self.of[step.index][axis])
+            found += [a for a in here if a in known] or here
+        return tuple(found)
 
     def _squeezed(self, step: Step) -> bool:
         """Whether a value lost an axis of features that had just one entry."""

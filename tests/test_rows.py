@@ -1,0 +1,225 @@
+"""Where rows of other nodes come in without an edge index, and sums that such models have.
+
+Each model is a small one of a kind that public code has: neighbours gathered by an index of its
+own, pairs of all nodes, a learned adjacency, readouts beside a stream.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gnn_mup import apply_transfer, plan_transfer
+from gnn_mup.rules.plan import Plan
+
+GRAPHS, NODES, NEAR, FEATURES, OUT, WIDTH, DEPTH = 2, 11, 5, 7, 3, 24, 3
+
+
+class Body(nn.Module):
+    """A stack of residual layers on dense batches of nodes."""
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__()
+        self.enc = nn.Linear(FEATURES, WIDTH)
+        self.a = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.b = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def start(self, x: Tensor) -> Tensor:
+        out: Tensor = self.enc(x)
+        return out
+
+
+class Nearest(Body):
+    """Messages from rows that a search chose; then a feed-forward branch without neighbours."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = torch.cdist(x, x).topk(NEAR, largest=False).indices
+        h = self.start(x)
+        for a, b in zip(self.a, self.b, strict=True):
+            flat = near.reshape(GRAPHS, -1, 1).expand(-1, -1, WIDTH)
+            rows = torch.gather(h, 1, flat).view(GRAPHS, NODES, NEAR, WIDTH)
+            h = h + a(rows).relu().sum(2) / NEAR
+            h = h + b(h).relu()
+        return self.dec(h)
+
+
+class Pairs(Body):
+    """Attention written with broadcasting: no matrix product, no scaled_dot_product_attention."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        for a, b in zip(self.a, self.b, strict=True):
+            v = a(h)
+            weights = torch.softmax((h.unsqueeze(2) - h.unsqueeze(1)).square().mean(-1), 2)
+            h = h + (weights.unsqueeze(-1) * v.unsqueeze(1)).sum(2)
+            h = h + b(h).relu()
+        return self.dec(h)
+
+
+class LearnedAdjacency(Body):
+    """A matrix of parameters between the nodes, softmax over its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes = nn.Parameter(torch.randn(NODES, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        adjacency = torch.softmax(self.nodes @ self.nodes.T, 1)
+        for a, b in zip(self.a, self.b, strict=True):
+            h = h + a(torch.einsum("vw,bwc->bvc", adjacency, h)).relu()
+            h = h + b(h).relu()
+        return self.dec(h)
+
+
+class VectorNorms(Body):
+    """Sums over the three components of vectors: rows of nobody else, so nothing is mixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(1, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, v = self.start(x), self.up(x[..., :3].unsqueeze(-1))
+        for a, b in zip(self.a, self.b, strict=True):
+            v = v + a(v) * h.unsqueeze(2)
+            h = h + b(v.square().sum(2)).relu()
+        return self.dec(h)
+
+
+def planned(build: Callable[[], nn.Module], **options: Any) -> Plan:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return plan_transfer(build(), torch.randn(GRAPHS, NODES, FEATURES), base="paper", **options)
+
+
+@pytest.mark.parametrize("build", [Nearest, Pairs, LearnedAdjacency])
+def test_a_block_with_a_feed_forward_branch_counts_once(build: type[Body]) -> None:
+    plan = planned(build)
+    assert plan.depth == DEPTH
+    assert sorted(b.mixes_nodes for b in plan.branches if b.factor != 1.0) == [False, True]
+
+
+def test_sums_over_components_mix_nothing() -> None:
+    plan = planned(VectorNorms)
+    assert not any(branch.mixes_nodes for branch in plan.branches)
+    assert not any(note.code == "sum-pooling" for note in plan.warnings)
+
+
+class SkipSum(Body):
+    """WaveNet: every layer feeds the stream and a sum over layers, of a slice of the sum so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.start(x)
+        skip: Any = 0
+        for a, b, gate in zip(self.a, self.b, self.gate, strict=True):
+            inner = torch.tanh(gate(h))
+            s = b(inner)
+            skip = skip[..., :] if isinstance(skip, Tensor) else skip
+            skip = s + skip
+            h = h + a(inner)
+        return self.dec(skip.relu())
+
+
+def test_a_sum_over_layers_divides_what_is_added() -> None:
+    plan = planned(SkipSum)
+    (over,) = [b for b in plan.branches if b.what.startswith("sum over layers")]
+    assert over.after == f"s / {plan.depth} + skip"
+    assert all(plan.params[f"gate.{i}.weight"].role == "residual" for i in range(DEPTH))
+
+
+class FromZeros(Body):
+    """A second stream that begins with zeros: its first layer is scaled like the others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        v = torch.zeros_like(h)
+        for a, b in zip(self.a, self.b, strict=True):
+            h = h + a(h + v).relu()
+            v = v + b(h + v).relu()
+        return self.dec(h + v)
+
+
+def test_the_first_layer_of_a_stream_from_zeros_is_in_a_branch() -> None:
+    plan = planned(FromZeros, optimizer="sgd")
+    assert {plan.params[f"b.{i}.weight"].role for i in range(DEPTH)} == {"residual"}
+
+
+class OverWidth(nn.Module):
+    """A convolution whose kernel is as long as the width is the decoder (traffic models)."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.enc = nn.Linear(FEATURES, width)
+        self.hidden = nn.Linear(width, width)
+        self.end = nn.Conv2d(1, OUT, kernel_size=(1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.hidden(self.enc(x).relu()).relu()
+        return self.end(h.unsqueeze(1)).squeeze(-1)
+
+
+def test_a_kernel_over_the_width_reads_the_width() -> None:
+    record = planned(OverWidth).params["end.weight"]
+    assert (record.role, record.kind, record.fan_in) == ("decoder", "width-out", WIDTH)
+
+
+class Positions(Body):
+    """A learned row of features for every place, set beside the data's."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.places = nn.Parameter(torch.randn(NODES, WIDTH))
+        self.marker = nn.Parameter(torch.empty(0))
+        self.both = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x.to(self.marker.device))
+        h = self.both(torch.cat([h, self.places.expand(GRAPHS, -1, -1)], -1)).relu()
+        return self.dec(self.b[0](self.a[0](h).relu()).relu())
+
+
+def test_learned_rows_are_a_look_up_and_empty_markers_pass() -> None:
+    plan = planned(Positions)
+    record = plan.params["places"]
+    assert (record.role, record.kind) == ("encoder", "data-in")
+    assert plan.params["marker"].lr > 0
+
+
+def test_a_buffer_that_a_forward_pass_writes_is_read_anew() -> None:
+    """The second trace must not take the first one's numbers (e3nn's BatchNorm)."""
+
+    class Counting(Body):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.start(x)
+            for a in self.a:
+                h = h + a(h).relu()
+                self.mean.copy_(0.9 * self.mean[:] + 0.1 * h.detach().mean((0, 1)))
+            return self.dec(h - self.mean)
+
+    torch.manual_seed(0)
+    model = Counting()
+    x = torch.randn(GRAPHS, NODES, FEATURES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            plan = plan_transfer(model, x, base="paper")
+        apply_transfer(model, x, base="paper")
+    assert plan.depth == DEPTH
+    assert F.mse_loss(model(x), torch.zeros(GRAPHS, NODES, OUT)).isfinite()
