@@ -175,7 +175,8 @@ def test_it_is_scaled_as_written_by_hand(cls: type[Written]) -> None:
     plan = transferred(model)
     assert plan.depth == L
     assert {p.role for n, p in plan.params.items() if n.startswith("convs")} == {"residual"}
-    assert not plan.warnings
+    # 0.5 may be 1/sqrt(4) or a number: without a second depth nothing shows which.
+    assert {note.code for note in plan.warnings} <= {"ambiguous"}
     torch.testing.assert_close(model(*example), twin.by_hand(*example, f=1 / L))
 
 

@@ -76,6 +76,7 @@ NOISY = {
     "GPS (GINE, Performer)": "random features: the attention falls like D^-0.22 over 32..128",
     "PaiNN": "products of vectors: the last branch is known to +-0.15",
     "EGNN": "coordinates move by what one unit says",
+    "GMT": "attention over the nodes of three graphs, after pooling",
     "HGT": "a few heads per type: features fall like D^-0.23 over 32..128",
     "HeteroConv": "attention between few authors and papers",
     "HeteroConv, residual": "attention between few authors and papers",

@@ -205,18 +205,12 @@ class Growth(Dims):
         return {a for dim in self.of[index] for a in self.atoms.expand(dim)}
 
     def _heads(self) -> set[int]:
-        """Of a width that is split the factors that are never summed over alone: the leading ones,
-        or the last where another is."""
-        summed, read = (
-            {d[0] for dim in dims if len(d := self.atoms.expand(dim)) == 1}
-            for dims in (self.summed, [*self.summed, *self.read])
-        )
+        """Of a width that is split the leading factors that are never summed over alone."""
+        alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
         found: set[int] = set()
         for root in self.atoms.parts:
-            *parts, last = self.atoms.expand((root,))
-            found |= {p for p in parts if p not in summed}
-            if last not in read and read & set(parts):
-                found = (found - read) | {last}
+            parts = self.atoms.expand((root,))
+            found |= {p for p in parts[:-1] if p not in alone}
         return found
 
     def _derive(self, fixed: set[int]) -> None:

@@ -191,11 +191,7 @@ class Streams(Terms):
             if found.root in self.before or (found.root in after and not found.lone):
                 continue
             self._judge_once(found)
-            if (
-                found.residual
-                and found.lone
-                and (self._once(found, streams) or self._apart(streams))
-            ):
+            if found.residual and self._once(found, streams):
                 round_steps = any(self._goes_round(found, s) for s in streams)
                 found.verdict = Verdict.LONG if round_steps else Verdict.NONE
 
@@ -207,11 +203,6 @@ class Streams(Terms):
         for leaf in found.leaves:
             here |= carried[leaf.node]
         return any(here >> s.root & 1 for s in streams)
-
-    def _apart(self, streams: list[Sum]) -> bool:
-        """Whether there is a stream of several steps, each the same expression: beside that, a sum
-        that is written once is one layer."""
-        return any(s.root in self.before for s in streams)
 
     def _goes_round(self, found: Sum, step: Sum) -> bool:
         """Whether what a sum skips was there before a step, and what it adds was made after."""
