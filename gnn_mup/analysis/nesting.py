@@ -87,13 +87,7 @@ class Nesting:
             if any(use in free and (step.index, use) not in entries for use in uses):
                 free.add(step.index)
         for found in self.sums:
-            detail = found.verdict in (
-                Verdict.INITIAL,
-                Verdict.REMADE,
-                Verdict.SCALED,
-                Verdict.LONG,
-            )
-            if detail and entries and found.root not in free:
+            if found.verdict in _DETAILS and entries and found.root not in free:
                 found.verdict = Verdict.INSIDE
 
     def _steps(self) -> list[Sum]:

@@ -15,7 +15,6 @@ from ..analysis.layers import is_dense
 from ..analysis.places import Places
 from ..analysis.reading import Reading
 from ..analysis.sizes import Compared
-from ..audit.opaque import measured_weights
 from ..base.deltas import Sizes
 from ..base.shapes import BaseShapes
 from ..errors import SurgeryError
@@ -78,7 +77,11 @@ def _read(
     told, graph = described(model), trace(model, *cloned(call))
     reading = Reading(graph, told, grows)
     unknown = reading.uses.unknown
-    measured = measured_weights(model, call, unknown) if unknown and options.audit else {}
+    if not unknown or not options.audit:
+        return reading, told, {}
+    from ..audit.opaque import measured_weights  # not for those who only import
+
+    measured = measured_weights(model, call, unknown)
     if not measured:
         return reading, told, {}
     told = {**measured, **told}

@@ -17,7 +17,6 @@ from ..analysis.limits import ambiguous, no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
 from ..analysis.reading import Reading
-from ..audit.run import audited
 from ..base.reference import Reference
 from ..base.shapes import BaseShapes, Matched
 from ..base.tuned import with_tuned
@@ -107,6 +106,8 @@ def prepare(
         skips = {i.span.end: (i.span.start, factor * alpha) for i in findings.inserted}
         replay = drafts.interventions(findings.reading.graph, skips)
         own = options.gamma in ("auto", "layer") and given is None
+        from ..audit.run import audited  # not for those who only import
+
         plan = audited(model, call, plan, operations, replay, own)
     return plan, operations
 
