@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..ir import ops
-from ..ir.recorder import Recorder, rms
+from ..ir.magnitudes import rms
+from ..ir.recorder import Recorder
 
 _FACTORS = {
     "mm": (0, 1), "bmm": (0, 1), "mv": (0, 1), "dot": (0, 1), "addmm": (1, 2), "addmm_": (1, 2),
