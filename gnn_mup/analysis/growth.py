@@ -41,7 +41,7 @@ class Growth(Dims):
         ends = {a for a in self._returned if a not in flowing}
         fixed = self.given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
         fixed |= {a for dim in self.counted for a in self.atoms.expand(dim)}
-        self.growing -= fixed
+        self.growing -= fixed | self._only_made
         self._fixed = fixed
         self._derive(fixed)
         self._follow_known()
@@ -154,10 +154,9 @@ class Growth(Dims):
             if self.flow.contractions >> step.index & 1 and self.of[step.index]:
                 found |= set(self.atoms.expand(self.features(step.index)))
             elif step.kind is Kind.ROWS and self.flow.pure(step.sources[0]):
-                found |= set(
-                    self.atoms.expand(self.of[step.index][-1] if self.of[step.index] else ())
-                )
-        return found
+                found |= set(self.atoms.expand(self.of[step.index][-1]))
+        rows = [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
+        return found | {a for i in rows for a in self.atoms.expand(self.features(i))}
 
     @property
     def _returned(self) -> set[int]:

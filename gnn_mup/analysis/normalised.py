@@ -6,6 +6,8 @@ count, or where the sum is divided by one afterwards. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from ..ir.graph import Aggregation
 from ..ir.program import How, Kind, Step
 from .flow import Flow
@@ -52,9 +54,24 @@ def divided(flow: Flow, step: Step) -> bool:
             return True
         if flow.program[flow.program.origin(adjacency)[0]].kind is Kind.LEAF:
             return _given_is_normalised(flow, adjacency)
-    if any(_is_weighting(flow, factor) for factor in _factors(flow, rows)):
+    by = _numbers(flow, step.sources[1]) if step.kind is Kind.SCATTER else set()
+    if any(_is_weighting(flow, factor, by) for factor in _factors(flow, rows)):
         return True
     return _divided(flow, step.index)
+
+
+def _numbers(flow: Flow, index: int) -> set[int]:
+    """The inputs that numbers of rows come from: an edge index, the graphs of nodes."""
+    waiting, seen = [index], {index}
+    found: set[int] = set()
+    while waiting:
+        step = flow.program[waiting.pop()]
+        sources = {s for s in step.sources if not flow.graph[s].floating}
+        if not sources:
+            found.add(step.index)
+        waiting += sources - seen
+        seen |= sources
+    return found
 
 
 def _given_is_normalised(flow: Flow, adjacency: int) -> bool:
@@ -86,8 +103,9 @@ def _factors(flow: Flow, index: int) -> list[int]:
     return found
 
 
-def _is_weighting(flow: Flow, index: int) -> bool:
-    """A softmax, or something divided by what was collected or counted: weights of an average."""
+def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) -> bool:
+    """A softmax, or something divided by what was collected or counted: weights of an average.
+    Scores that were made to sum up to one over other rows (a pool's, over a graph) are none."""
     waiting, seen = [(index, False)], {(index, False)}
     while waiting:
         here, divided = waiting.pop()
@@ -95,7 +113,8 @@ def _is_weighting(flow: Flow, index: int) -> bool:
         if step.how is How.SOFTMAX:
             return True
         if step.kind is Kind.SCATTER or (step.kind is Kind.REDUCE and step.how is How.SUM):
-            if divided:
+            rows = _numbers(flow, step.sources[1]) if step.kind is Kind.SCATTER else by
+            if divided and (not by or rows & by):
                 return True
             continue
         if step.kind in (Kind.CONTRACT, Kind.NORM, Kind.LEAF, Kind.OPAQUE):

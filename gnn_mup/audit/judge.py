@@ -20,6 +20,7 @@ from functools import cached_property
 
 from ..rules.audit import AuditRow
 from ..rules.notes import Code
+from ..rules.placement import Basis
 from ..rules.plan import Plan
 from ..rules.table import MATRICES, REFERENCE_WIDTH, Kind, Role
 from .meter import How, Meter, Reading
@@ -91,8 +92,9 @@ class Judge:
             measured *= self._generated(reading)
             if not self._is_raw(reading):
                 predicted = max(1.0, math.sqrt(n / max(self.plan.width, 1)))
-            if n < SMALL and self.graph[reading.node].shape[-1] <= SMALL:
-                low = 0.0  # may be a layer without any width
+            small = n < SMALL and self._features(reading) <= SMALL
+            if small or self._has_no_width(reading):
+                low = 0.0  # may be a layer without any width, or is one
         else:
             measured, predicted = rate, 1.0 / REFERENCE_WIDTH
             low, high = VECTOR
@@ -121,9 +123,20 @@ class Judge:
             reading.param, "initial scale", predicted, gain, low, high, reading.how.value
         )
 
+    def _has_no_width(self, reading: Reading) -> bool:
+        """Whether models of other sizes show that no axis of a tensor grows."""
+        record = self.plan.params[reading.param]
+        return record.kind is Kind.NO_WIDTH and record.basis is Basis.KNOWN
+
     def _is_few(self, reading: Reading) -> bool:
         """Whether a result has too few features to be a width: logits, one for each head."""
-        return self.graph[reading.node].shape[-1] < SMALL
+        return self._features(reading) < SMALL
+
+    def _features(self, reading: Reading) -> int:
+        """How many features a row of the result has: one where their axis was summed up."""
+        shape = self.graph[reading.node].shape
+        rank = len(shape) if reading.other is None else len(self.graph[reading.other].shape)
+        return shape[-1] if shape and len(shape) >= rank else 1
 
     def _constants(self, reading: Reading) -> float:
         plan = self.plan

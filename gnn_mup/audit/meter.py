@@ -86,6 +86,12 @@ class Meter(Recorder):  # type: ignore[no-untyped-call]
             self.paused = False
         return result
 
+    def release(self) -> None:
+        """Let go of the tensors; what was measured stays."""
+        self._alive.clear()
+        self._changes.clear()
+        self._product = None
+
     def is_features(self, index: int) -> bool:
         return index in self.carried or self.graph[index].data
 

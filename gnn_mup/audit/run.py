@@ -66,6 +66,7 @@ def measure(
     with kept(model):
         rescale(model, {name: record.init_factor for name, record in plan.params.items()})
         before, first = recorded(model, call, lambda: Meter(model))
+        before.release()
         expected = _replayed(model, call, replay)
         try:
             operate(model, operations)
