@@ -250,6 +250,12 @@ class Graph:
     def live_children(self, index: int) -> list[Node]:
         return [self.nodes[c] for c in self.children[index] if self.live >> c & 1]
 
+    def twins(self, index: int) -> list[int]:
+        """Other results of the operation that made a value: the state beside an LSTM's output."""
+        node = self.nodes[index]
+        near = [self.nodes[c] for p in node.parents[:1] for c in self.children[p] if c != index]
+        return [n.index for n in near if n.op == node.op and n.parents == node.parents]
+
     def between(self, start: int, end: int) -> int:
         """Nodes on a path from one node to another, the second included."""
         end_mask = self.nodes[end].ancestors | self.nodes[end].bit
