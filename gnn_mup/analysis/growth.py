@@ -232,8 +232,9 @@ class Growth(Dims):
                 sources.setdefault(root, []).extend(atoms.expand(source))
         for _ in range(4):  # joins of parts of joins
             for root, made in sources.items():
-                if root not in fixed:
-                    grows = any(a in self.growing for a in made if a != root)
+                others = [a for a in made if a != root]  # [x, x] is a pair of rows again
+                if others and root not in fixed:
+                    grows = any(a in self.growing for a in others)
                     (self.growing.add if grows else self.growing.discard)(root)
 
     def grows(self, dim: Dim) -> bool:
