@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -40,7 +41,7 @@ from gnn_mup.audit.judge import Judge  # noqa: E402
 from gnn_mup.audit.meter import Meter  # noqa: E402
 from gnn_mup.audit.passes import kept, recorded, steps  # noqa: E402
 from gnn_mup.audit.run import measure, rates_of  # noqa: E402
-from gnn_mup.ir.example import as_call  # noqa: E402
+from gnn_mup.ir.example import as_call, cloned  # noqa: E402
 from gnn_mup.rules.display import folded  # noqa: E402
 from gnn_mup.rules.plan import ParamRecord, Plan  # noqa: E402
 from gnn_mup.rules.table import Family, Kind, Role, init_rms, lr_factor  # noqa: E402
@@ -70,6 +71,9 @@ class Model:
         self.entry, self.model = entry, entry.build(width, depth)
         options = Options(**{"base": "paper", **entry.expected.options, "audit": False})
         self.call = as_call(self.model, entry.example())
+        if any(map(is_lazy, self.model.parameters())):
+            args, kwargs = cloned(self.call)
+            self.model(*args, **kwargs)
         self.plan, self.operations = prepare(self.model, entry.example(), options, settings_of())
 
     def meter(self) -> Meter:

@@ -2,7 +2,7 @@
 
     python examples/lr_transfer.py --quick       # a few minutes
     python examples/lr_transfer.py               # about 40 minutes on one core
-    python examples/lr_transfer.py --longer --optimizers muon --sets QM9     # 8 minutes
+    python examples/lr_transfer.py --longer --optimizers muon --sets QM9     # 9 minutes
 
 The paper's block (graph convolution and MLP, each a residual branch behind a LayerNorm), written
 with ordinary layers, in sizes that grow 8 times in width and depth at once; every parameterization
@@ -39,7 +39,8 @@ MUON = {"transfer": Grid(-4.5, -0.5, 0.5), "standard": Grid(-11, -4)}
 ``adjust_lr_fn="match_rms_adamw"``, and AdamW for the rest, at one learning rate."""
 LONGER = 4
 """Times the batches and the steps of the others, with ``--longer``."""
-MUON_LONGER = {"transfer": Grid(-4, -2, 0.5), "standard": Grid(-9, -5)}
+MUON_LONGER = {"QM9": {"transfer": Grid(-4, -2, 0.5), "standard": Grid(-9, -5)}}
+"""Where it was known from a probe; else as wide as the shorter one."""
 SGD = {
     "QM9": {"transfer": Grid(-4, -0.5, 0.5), "mup": Grid(-12, -5), "standard": Grid(-13, -5)},
     "Cora": {"transfer": Grid(-3, 1, 0.5), "mup": Grid(-8, -1), "standard": Grid(-9, -2)},
@@ -51,7 +52,7 @@ def grids_for(name: str, optimizer: str, longer: bool) -> dict[str, Grid]:
     """Where the optima lie: each parameterization counts its learning rates in its own unit."""
     if optimizer == "sgd":
         return SGD.get(name, MORE_SGD)
-    muon = MUON_LONGER if longer else MUON
+    muon = MUON_LONGER.get(name, MUON) if longer else MUON
     return muon if optimizer == "muon" else ADAM
 
 

@@ -264,7 +264,8 @@ def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
         step = program[origin]
         if abs(coefficient) < 1 or (step.kind is Kind.PRODUCT and step.operands[-1].power < 0):
             return True
-        if step.kind in (Kind.NORM, Kind.PRODUCT):
+        gain = step.kind is Kind.PRODUCT and not all(map(reading.is_wide, step.sources))
+        if gain or step.how is How.LENGTH:
             return True
     waiting, seen = [index], {index}
     while waiting:

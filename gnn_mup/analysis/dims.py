@@ -131,6 +131,8 @@ class Dims:
             self.joins[atom] = step.index
             self.made_of[atom] = tuple(a for part in parts for a in part)
             out[step.axis] = (atom,)
+            if all(not part or part in self.counted for part in parts):  # one by one
+                self.counted.append((atom,))
 
     def _reshaped(self, source: int, shape: tuple[int, ...]) -> list[Dim] | None:
         queue = [a for dim in self.of[source] for a in self.atoms.expand(dim)]

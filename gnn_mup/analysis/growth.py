@@ -39,8 +39,8 @@ class Growth(Dims):
         self.growing = self._owned & self._read
         flowing = {a for s in streams for a in self.atoms.expand(self.of[s][-1])}
         ends = {a for a in self._returned if a not in flowing}
-        fixed = self.given | {a for a in ends if not self._one_of_a_list(a)} | self._heads()
-        fixed |= {a for dim in self.counted for a in self.atoms.expand(dim)}
+        rows = self.given | {a for dim in self.counted for a in self.atoms.expand(dim)}
+        fixed = rows | {a for a in ends if not self._one_of_a_list(a)} | self._heads(rows)
         self.growing -= fixed | self._only_made
         self._fixed = fixed
         self._derive(fixed)
@@ -203,12 +203,13 @@ class Growth(Dims):
         """The classes of all axes of a value."""
         return {a for dim in self.of[index] for a in self.atoms.expand(dim)}
 
-    def _heads(self) -> set[int]:
-        """Of a width that is split the leading factors that are never summed over alone."""
+    def _heads(self, rows: set[int]) -> set[int]:
+        """Of a width that is split the leading factors that are never summed over alone; rows that
+        were merged with it are no part of it, wherever they stand."""
         alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
         found: set[int] = set()
         for root in self.atoms.parts:
-            parts = self.atoms.expand((root,))
+            parts = [p for p in self.atoms.expand((root,)) if p not in rows]
             found |= {p for p in parts[:-1] if p not in alone}
         return found
 
@@ -231,8 +232,9 @@ class Growth(Dims):
                 sources.setdefault(root, []).extend(atoms.expand(source))
         for _ in range(4):  # joins of parts of joins
             for root, made in sources.items():
-                if root not in fixed:
-                    grows = any(a in self.growing for a in made if a != root)
+                others = [a for a in made if a != root]  # [x, x] is a pair of rows again
+                if others and root not in fixed:
+                    grows = any(a in self.growing for a in others)
                     (self.growing.add if grows else self.growing.discard)(root)
 
     def grows(self, dim: Dim) -> bool:
