@@ -236,7 +236,7 @@ class Operation:
     def _hand_on(self, result: Tensor) -> None:
         """What is made of parameters alone changes with each of them."""
         changes: dict[str, Tensor] = {}
-        for name in {name for held in self.held.values() for name in held}:
+        for name in dict.fromkeys(name for held in self.held.values() for name in held):
             leaves = list(self.leaves)
             for i, held in self.held.items():
                 if name in held:
