@@ -15,10 +15,9 @@ from gnn_mup.ir.program import How, Kind, Program
 
 
 def flow_of(program: Program) -> Flow:
-    """The flow, told which axes are features, as a reading tells it."""
+    """The flow, told by `Dims` which axes are features."""
     flow = Flow(program)
-    dims = Dims(flow)
-    flow.feature_axes, flow.merged = dims.feature_axes, dims.merged
+    Dims(flow)
     return flow
 
 

@@ -41,7 +41,6 @@ class Reading:
         self.graph, self.program = program.graph, program
         self.flow = Flow(self.program)
         self.dims = Growth(self.flow, described, grows)
-        self.flow.feature_axes, self.flow.merged = self.dims.feature_axes, self.dims.merged
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
         self.spans: list[Span] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..ir.program import Kind
+from ..ir.program import Kind, reached
 from .flow import Flow
 from .forms import Leaf, Sum, Verdict, sums_of
 from .levels import set_levels
@@ -310,18 +310,11 @@ class Streams(Terms):
         if not self.flow.pure(found.stream.node):
             return False
         made = self.graph[found.root].ancestors
-        waiting = [n.index for n in self.graph.members(made)
-                   if self.flow.data[n.index] and n.floating]  # fmt: skip
-        seen = {found.root, *waiting}
-        while waiting:
-            here = waiting.pop()
-            if self.graph.output_mask >> here & 1:
-                return False
-            for use in self.program.uses[here]:
-                if use not in seen:
-                    seen.add(use)
-                    waiting.append(use)
-        return True
+        starts = [n.index for n in self.graph.members(made)
+                  if self.flow.data[n.index] and n.floating]  # fmt: skip
+        uses = self.program.uses
+        ways = reached(starts, lambda here: [u for u in uses[here] if u != found.root])
+        return not any(self.graph.output_mask >> here & 1 for here in ways)
 
     def _mixes(self, found: Sum) -> bool:
         assert found.stream is not None

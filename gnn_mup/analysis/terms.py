@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from ..ir.program import How, Kind
+from ..ir.program import How, Kind, reached
 from .flow import Flow
 from .forms import Leaf, Sum, addends, products_in
 
@@ -122,16 +122,11 @@ class Terms:
 
     def _normed(self, index: int) -> bool:
         """Whether nothing but norms take up the sum: then only the summands' proportion matters."""
-        waiting, norms = [index], 0
-        while waiting:
-            for use in self.program.live_uses(waiting.pop()):
-                if use.kind is Kind.NORM:
-                    norms += 1
-                elif self.program.same(use.index) is not None:
-                    waiting.append(use.index)
-                else:
-                    return False
-        return norms > 0
+        uses, same = self.program.live_uses, self.program.same
+        ways = reached([index], lambda here: [
+            s.index for s in uses(here) if same(s.index) is not None])  # fmt: skip
+        after = [s for here in ways for s in uses(here) if same(s.index) is None]
+        return bool(after) and all(s.kind is Kind.NORM for s in after)
 
     def _latest_common(self, leaf: Leaf, other: Leaf) -> int:
         """The latest value that one summand carries on and the other was made from, or -1."""
