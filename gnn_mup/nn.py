@@ -17,7 +17,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .arguments import check_number, check_one_of, check_size
 from .errors import TransferError
-from .rules.plan import OPTIMIZERS
+from .rules.optimizers import OPTIMIZERS
 from .rules.table import Family
 
 NAMES = ("sgd", "adam", "adamw", "lion")

@@ -22,7 +22,8 @@ from gnn_mup.api.assemble import Frame, assemble
 from gnn_mup.api.groups import TransferGroups, build_groups
 from gnn_mup.nn import ACTIVATIONS, GraphConvolution, TransferGNN
 from gnn_mup.rules import table as rules
-from gnn_mup.rules.plan import OPTIMIZERS, Settings
+from gnn_mup.rules.optimizers import OPTIMIZERS
+from gnn_mup.rules.settings import Settings
 from gnn_mup.rules.table import Family, Kind, Role, Spot
 
 SIZES = [(8, 2), (16, 3), (12, 5)]

@@ -16,7 +16,9 @@ from gnn_mup import NotApplied, StaleGroups, TransferError, clip_grad_norm_, tra
 from gnn_mup.api.assemble import Frame, Placement, assemble
 from gnn_mup.api.groups import PLAN_ATTRIBUTE, TransferGroups, build_groups, plain_name, plan_of
 from gnn_mup.rules import table as rules
-from gnn_mup.rules.plan import Plan, Settings, resolve_optimizer
+from gnn_mup.rules.optimizers import resolve_optimizer
+from gnn_mup.rules.plan import Plan
+from gnn_mup.rules.settings import Settings
 from gnn_mup.rules.table import Kind, Role
 
 WIDTH, DEPTH = 16, 3

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import SWALR
 
 from gnn_mup import TransferError, set_lr, transfer_groups
 from gnn_mup.rules import table as rules
-from gnn_mup.rules.plan import resolve_optimizer
+from gnn_mup.rules.optimizers import resolve_optimizer
 from gnn_mup.rules.probe import probed
 from gnn_mup.rules.table import Family
 

@@ -37,7 +37,7 @@ class Features:
             here, node = step.index, self.graph[step.index]
             if step.kind is Kind.LEAF:
                 self.weights[here] = node.param is not None
-                given = node.op == "input" or not node.floating
+                given = node.is_input or not node.floating
                 self.data[here] = (given and node.param is None) or here in rows
                 continue
             self.data[here] = any(self.data[p] for p in step.sources)

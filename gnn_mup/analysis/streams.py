@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..ir.program import Kind
 from .flow import Flow
 from .forms import Leaf, Sum, Verdict, sums_of
 from .levels import set_levels
@@ -222,10 +221,7 @@ class Streams(Terms):
                 found.verdict, found.stream, found.branches = Verdict.NONE, None, []
             elif abs(coefficient - 1.0) > 1e-6 and not self._normed(found.root):
                 found.verdict, found.coefficient = Verdict.SCALED, coefficient
-            elif (
-                self.program[leaf.origin].kind is Kind.LEAF
-                and self.graph[leaf.origin].op == "input"
-            ):
+            elif self.graph[leaf.origin].is_input:
                 found.verdict = Verdict.FROM_INPUT
             elif found.repeats == 1:
                 found.verdict = Verdict.STEP

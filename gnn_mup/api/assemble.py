@@ -13,7 +13,8 @@ from ..errors import TransferError
 from ..rules import table as rules
 from ..rules.multipliers import Multipliers
 from ..rules.placement import Placement
-from ..rules.plan import ParamRecord, Plan, Settings
+from ..rules.plan import ParamRecord, Plan
+from ..rules.settings import Settings
 from ..rules.table import FINITE_OUT, MATRICES, Kind, Ratio, Role, Spot
 
 

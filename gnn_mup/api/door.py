@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ..arguments import shown
 from ..errors import TransferError, TransferWarning
 from ..rules.optimizers import name_of, resolve_optimizer
-from ..rules.plan import Settings
+from ..rules.settings import Settings
 from ..rules.table import ADAMW, Family
 from ..rules.table import Optimizer as Behaviour
 from .groups import PART, TransferGroups, copies

@@ -14,7 +14,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..arguments import as_patterns, as_table, check_module, check_number, counted
 from ..errors import NotApplied, StaleGroups, TransferError
 from ..rules import table as rules
-from ..rules.plan import ParamRecord, Plan, Settings, resolve_optimizer
+from ..rules.optimizers import resolve_optimizer
+from ..rules.plan import ParamRecord, Plan
+from ..rules.settings import Settings
 from ..rules.updates import floor_factor
 from ..surgery.measured import measured_of
 

@@ -13,7 +13,8 @@ from ..base.tuned import CORRECTION, DECAY, LR, PAPER_LR
 from ..errors import TransferError
 from ..rules.multipliers import Multipliers, as_multipliers
 from ..rules.notes import check_codes
-from ..rules.plan import Settings, resolve_optimizer
+from ..rules.optimizers import resolve_optimizer
+from ..rules.settings import Settings
 from ..rules.table import Role
 from .groups import LR_MULT
 

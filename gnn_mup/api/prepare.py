@@ -26,7 +26,8 @@ from ..ir.trace import trace
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.placement import Basis, Placement
-from ..rules.plan import Branch, Plan, Settings, check_patterns, matches
+from ..rules.plan import Branch, Plan
+from ..rules.settings import Settings, check_patterns, matches
 from ..rules.table import Family, Role, residual_factor
 from ..surgery.branches import draft_branches
 from ..surgery.drafts import Drafts
@@ -38,9 +39,9 @@ from .base_models import base_of, reference_of
 from .deltas import find_beside
 from .findings import Findings, adds_per_block, shapes_of
 from .findings import placed as places_of
-from .fold import find_folds, forward_changes
+from .foldable import find_folds
 from .options import Options
-from .remarks import inserted, looks_trained, unused
+from .remarks import forward_changes, inserted, looks_trained, unused
 
 
 def prepare(

@@ -1,4 +1,5 @@
-"""What is said about a model as a whole: layers put in, weights that look trained, unused ones."""
+"""What is said about a model as a whole: layers put in, weights that look trained, unused ones, a
+forward pass that changes under a checkpoint."""
 
 from __future__ import annotations
 
@@ -76,4 +77,31 @@ def unused(plan: Plan) -> tuple[list[Note], bool]:
     return [Note(Code.UNUSED_PARAMETERS, text)], share > MANY
 
 
-__all__ = ["inserted", "looks_trained", "unused"]
+def forward_changes(plan: Plan) -> list[Note]:
+    """What a checkpoint's owner has to know where weights are kept and the forward pass is not."""
+    changes = [
+        f"{b.count} x {b.what} times {b.factor:.4g}" for b in plan.branches if b.factor != 1.0
+    ]
+    layers = sum(m.count for m in plan.messages if not m.normalised)
+    if layers:
+        changes.append(f"{layers} x message passing divided by gamma = {plan.gamma:.4g}")
+    if not changes:
+        return []
+    params = fold_names(dict.fromkeys(name for fold in plan.folds for name in fold.params))
+    kept = sorted({fold.reason for fold in plan.folds if fold.reason})
+    back = f" into {', '.join(params)}" if params else ""
+    rest = f" (all but what cannot be: {'; '.join(kept)})" if kept else " exactly"
+    return [
+        Note(
+            Code.FORWARD_CHANGED,
+            f"init='keep': the weights stay, the forward pass does not: {'; '.join(changes)}. A "
+            "checkpoint that was trained without gnn_mup gives other outputs than before. "
+            "Fine-tune it "
+            "as it is; or call unfold_transfer(model), which brings its outputs "
+            f"back{back}{rest}; or "
+            "pass residual='off', gamma=None: then nothing but the learning rates changes",
+        )
+    ]
+
+
+__all__ = ["forward_changes", "inserted", "looks_trained", "unused"]

@@ -10,7 +10,8 @@ from torch import nn
 from ..base.tuned import CORRECTION, DECAY, LR
 from ..errors import NotApplied, TransferError
 from ..rules.notes import announce, check_codes
-from ..rules.plan import Plan, Settings
+from ..rules.plan import Plan
+from ..rules.settings import Settings
 from ..surgery.operate import attach, operate, rescale, restore
 from ..surgery.redraw import keep_scales
 from .admission import check_model, initialised, is_lazy_model, lazy_copy

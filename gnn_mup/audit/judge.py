@@ -18,7 +18,6 @@ import math
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from ..ir import ops
 from ..rules.audit import AuditRow
 from ..rules.notes import Code
 from ..rules.placement import Basis
@@ -158,16 +157,15 @@ class Judge:
         """How many features a row's result is contracted with, where it is a matrix of its own."""
         shape = self.graph[reading.node].shape
         rows, index = math.prod(shape[:-1]), reading.node
-        while True:
-            children = self.graph.live_children(index)
-            index = children[0].index if len(children) == 1 else -1
-            if index < 0 or children[0].op not in ops.ALIAS | {"bmm"}:
-                return 1.0
-            node = children[0]
-            if node.op == "bmm":
+        while len(children := self.graph.live_children(index)) == 1:
+            node, index = children[0], children[0].index
+            if node.multiplies_matrices:
                 matrix = self.graph[node.parents[1]]
                 whole = matrix.shape[0] == rows and matrix.shape[1] * matrix.shape[2] == shape[-1]
                 return float(matrix.shape[1]) if whole else 1.0
+            if not node.is_view:
+                break
+        return 1.0
 
     @cached_property
     def _wide(self) -> int:

@@ -17,21 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ..ir import ops
-from ..ir.recorder import Recorder, rms
-
-_FACTORS = {
-    "mm": (0, 1), "bmm": (0, 1), "mv": (0, 1), "dot": (0, 1), "addmm": (1, 2), "addmm_": (1, 2),
-    "baddbmm": (1, 2), "addmv": (1, 2), "convolution": (0, 1), "_convolution": (0, 1),
-}  # fmt: skip
-"""Contractions, and where their two factors stand."""
-_PLAIN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "addmm": torch.mm,
-    "addmm_": torch.mm,
-    "baddbmm": torch.bmm,
-    "addmv": torch.mv,
-}
-"""The contraction in an operation that adds something too."""
+from ..ir.magnitudes import rms
+from ..ir.ops import Op
+from ..ir.recorder import Recorder
 
 
 class How(StrEnum):
@@ -85,10 +73,10 @@ class Meter(Recorder):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = ops.base_name(str(func))
-        if self.paused or name in ops.SHAPE_ONLY:
+        op = Op.of(func)
+        if self.paused or op.makes_anew:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        operation = Operation(self, func, name, args, kwargs)
+        operation = Operation(self, func, op, args, kwargs)
         result = super().__torch_dispatch__(func, types, args, kwargs)
         tensors = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
         self.paused = True
@@ -111,10 +99,8 @@ class Meter(Recorder):  # type: ignore[no-untyped-call]
 class Operation:
     """One operation that runs: which of its tensors are parameters, and what it answers."""
 
-    def __init__(
-        self, meter: Meter, func: Any, name: str, args: Any, kwargs: dict[str, Any]
-    ) -> None:
-        self.meter, self.func, self.name = meter, func, name
+    def __init__(self, meter: Meter, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+        self.meter, self.func, self.op = meter, func, op
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
         self.nodes = {
             i: meter.node_of(t) for i, t in enumerate(self.leaves) if isinstance(t, Tensor)
@@ -135,7 +121,7 @@ class Operation:
         features = any(meter.is_features(n) for n in self.nodes.values())
         if self.held and floating:
             features = self._read(floating[0], features)
-        elif self.name == "sum" and meter._product is not None:
+        elif self.op.is_sum_over_axes and meter._product is not None:
             self._summed(floating)
         if features:
             meter.carried.update(made)
@@ -144,7 +130,7 @@ class Operation:
 
     def _read(self, result: Tensor, features: bool) -> bool:
         """Measure, or hand the change on; returns whether the result is features."""
-        factors = _FACTORS.get(self.name)
+        factors = self.op.factors
         held = [i for i in self.held if factors is None or i in factors]
         others = [i for i in factors or () if i not in self.held]
         if factors and held and others and self._is_floating(others[0]):
@@ -153,7 +139,7 @@ class Operation:
             for i in self.held.keys() - set(held):  # a bias
                 self._elementwise(i, result)
             return True
-        if self.name in ops.GATHER and 0 in self.held and self._looks_up():
+        if self.op.picks_rows and 0 in self.held and self._looks_up():
             for name, change in self.held[0].items():
                 self._found(name, How.LOOKED_UP, None, change, rms(change))
             return True
@@ -161,14 +147,14 @@ class Operation:
             for i in self.held:
                 self._elementwise(i, result)
             return True
-        if features and self.name not in ops.GATHER and not self.held.keys() - {0}:
+        if features and not self.op.picks_rows and not self.held.keys() - {0}:
             return True  # a weight that meets numbers of nodes, a mask
         self._hand_on(result)
         return False
 
     def _is_contraction(self) -> bool:
         """Whether a weight is applied to features."""
-        factors = [self.nodes[i] for i in _FACTORS.get(self.name, ()) if i in self.nodes]
+        factors = [self.nodes[i] for i in self.op.factors or () if i in self.nodes]
         pure = [i for i in factors if self.meter.graph[i].pure and i not in self.meter.carried]
         return len(pure) == 1
 
@@ -177,7 +163,7 @@ class Operation:
 
     def _looks_up(self) -> bool:
         """Rows of a table, not matrices by the number of a relation."""
-        return self.name == "embedding" or (
+        return self.op.is_look_up or (
             self.leaves[0].dim() <= 2
             and any(self.meter.is_features(n) for i, n in self.nodes.items() if i)
         )
@@ -192,14 +178,14 @@ class Operation:
             self._found(name, How.CONTRACTED, other, change, own, n, size, gain)
 
     def _contraction(self, i: int, other: int) -> Callable[[Tensor, Tensor], Tensor]:
-        plain = _PLAIN.get(self.name)
+        adds = self.op.factors is not None and self.op.factors[0] > 0
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
-            if plain is not None:
-                return plain(*((x, weight) if other < i else (weight, x)))
+            if adds:  # the product alone
+                return torch.matmul(*((x, weight) if other < i else (weight, x)))
             leaves = list(self.leaves)
             leaves[other], leaves[i] = x, weight
-            if "convolution" in self.name:
+            if self.op.convolves:
                 leaves[2] = None
             return self._call(leaves)  # type: ignore[no-any-return]
 
@@ -207,16 +193,16 @@ class Operation:
 
     def _summands(self, i: int, other: int) -> float:
         weight = self.leaves[i]
-        if "convolution" in self.name:
+        if self.op.convolves:
             return weight.numel() / weight.shape[0]  # type: ignore[no-any-return]
         return float(weight.shape[-2 if other < i and weight.dim() > 1 else -1])
 
     def _elementwise(self, i: int, result: Tensor) -> None:
         """Added, multiplied, the gain of a norm, or inside an operation that is not known."""
-        products = self.name in ops.MUL
+        products = self.op.multiplies
         others = [j for j in self.nodes if j not in self.held and self._is_floating(j)]
         size = rms(self.leaves[others[0]]) if products and others else 1.0
-        known = self.name in ops.ADD | ops.MUL | ops.NORM | ops.UNARY or self.name in _FACTORS
+        known = self.op.meets_entry_by_entry
         how = How.ELEMENTWISE if known or self.leaves[i].dim() < 2 else How.OPAQUE
         answers = {}
         for name, change in self.held[i].items():
@@ -225,7 +211,7 @@ class Operation:
             answer = self._changed(leaves) - result.detach()
             answers[name] = answer
             self._found(name, how, others[0] if others else None, change, rms(answer), 1.0, size)
-        if self.name == "mul":
+        if self.op.is_product:
             self.meter._product = (self.meter.node_of(result), answers, size)
 
     def _summed(self, results: list[Tensor]) -> None:
@@ -250,7 +236,7 @@ class Operation:
     def _hand_on(self, result: Tensor) -> None:
         """What is made of parameters alone changes with each of them."""
         changes: dict[str, Tensor] = {}
-        for name in {name for held in self.held.values() for name in held}:
+        for name in dict.fromkeys(name for held in self.held.values() for name in held):
             leaves = list(self.leaves)
             for i, held in self.held.items():
                 if name in held:
@@ -260,7 +246,7 @@ class Operation:
                 changes[name] = changed - result.detach()
         index = self.meter.node_of(result)
         self.meter._changes[index] = changes
-        plain = self.name in ops.ALIAS | ops.PICK | ops.GATHER | ops.MUL | {"cat", "stack"}
+        plain = self.op.keeps_entries
         if not plain or any(n in self.meter.computed for n in self.nodes.values()):
             self.meter.computed.add(index)
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..analysis.extend import Weight
-from ..ir import ops
 from ..ir.example import Call
+from ..ir.ops import Op
 from ..ir.recorder import Recorder
 from .passes import recorded
 
@@ -47,7 +47,7 @@ class Slices(Recorder):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        if self.paused or ops.base_name(str(func)) in ops.SHAPE_ONLY or self._written(func):
+        if self.paused or Op.of(func).makes_anew or self._written(func):
             return result
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [(i, t) for i, t in enumerate(leaves) if isinstance(t, Tensor)]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import SurgeryError
 from ..ir.example import Call
-from ..ir.recorder import rms
+from ..ir.magnitudes import rms
 from ..ir.replay import Interventions, Replay
 from ..rules.audit import Audit, AuditRow
 from ..rules.display import fold_names

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from ..ir import ops
 from ..ir.graph import Graph, Node, Site
 from .meter import Meter
 
@@ -48,7 +47,7 @@ class Sums:
         found: list[int] = []
         for node in self.graph:
             own = [found[p] for p in self._features(node)]
-            least = node.op in ops.ADD
+            least = node.adds
             degree = (min(own) if least else max(own)) if own else 0
             found.append(degree + (node.index in self.contractions))
         return found
@@ -63,7 +62,7 @@ class Sums:
         out = []
         for node in self.graph:
             operands = self._features(node)
-            if node.op not in ops.ADD or len(operands) != 2:
+            if not node.adds or len(operands) != 2:
                 continue
             skip, branch = sorted(operands, key=lambda index: self.degrees[index])
             source = self.graph.unaliased(skip)
@@ -111,7 +110,7 @@ class Sums:
 
     def _has_gain(self, index: int) -> bool:
         node = self.graph[index]
-        while node.op in ops.ALIAS | ops.MUL and node.parents:
+        while node.is_view or node.multiplies:
             features = [p for p in node.parents if self.meter.is_features(p)]
             if any(self.graph[p].weights for p in node.parents if p not in features):
                 return True
@@ -134,7 +133,7 @@ def constant_after(meter: Meter, graph: Graph, index: int, ours: Collection[floa
         if len(children) != 1:
             return factor
         child = children[0]
-        if child.op in ops.ALIAS:
+        if child.is_view:
             index = child.index
             continue
         if not _constant(meter, graph, child):
@@ -151,7 +150,7 @@ def constant_before(meter: Meter, graph: Graph, index: int, ours: Collection[flo
     factor = 1.0
     while True:
         node = graph[index]
-        if node.op in ops.ALIAS and node.parents:
+        if node.is_view:
             index = node.parents[0]
         elif _constant(meter, graph, node):
             before = next(p for p in node.parents if meter.is_features(p))
@@ -169,7 +168,7 @@ def _constant(meter: Meter, graph: Graph, node: Node) -> bool:
     features = [p for p in node.parents if meter.is_features(p)]
     others = [graph[p] for p in node.parents if not meter.is_features(p)]
     plain = all(not o.weights and not o.shape for o in others)
-    return node.op in ops.MUL and len(features) == 1 and plain
+    return node.multiplies and len(features) == 1 and plain
 
 
 def _ratio(meter: Meter, above: int, below: int) -> float:

@@ -8,7 +8,7 @@ from ..arguments import Default
 from ..errors import TransferError
 from ..rules.multipliers import Multipliers
 from ..rules.optimizers import OPTIMIZERS, name_of
-from ..rules.plan import Settings
+from ..rules.settings import Settings
 from .record import BaseShapes
 
 LR, DECAY, CORRECTION = Default(1e-3), Default(0.0), Default(1.0)

@@ -120,7 +120,32 @@ class Node:
     @property
     def features(self) -> bool:
         """Data that the forward pass starts from: an input, or rows that are learned."""
-        return self.op == "input" or (self.op == "param" and self.data)
+        return self.is_input or (self.op == "param" and self.data)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the example brought it along."""
+        return self.op == "input"
+
+    @property
+    def adds(self) -> bool:
+        """Whether it is a sum or a difference."""
+        return self.op in ops.ADD
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it is a product or a quotient, entry by entry."""
+        return self.op in ops.MUL
+
+    @property
+    def multiplies_matrices(self) -> bool:
+        """Whether it is one product of matrices for each row."""
+        return self.op == "bmm"
+
+    @property
+    def is_view(self) -> bool:
+        """The same numbers as its first parent's, perhaps in another shape."""
+        return self.op in ops.ALIAS and bool(self.parents)
 
     @property
     def pure(self) -> bool:
@@ -187,7 +212,7 @@ class Graph:
     def unaliased(self, index: int) -> Node:
         """The node whose numbers these are, views and copies looked through."""
         node = self.nodes[index]
-        while node.op in ops.ALIAS and node.parents:
+        while node.is_view:
             node = self.nodes[node.parents[0]]
         return node
 
@@ -224,6 +249,12 @@ class Graph:
 
     def live_children(self, index: int) -> list[Node]:
         return [self.nodes[c] for c in self.children[index] if self.live >> c & 1]
+
+    def twins(self, index: int) -> list[int]:
+        """Other results of the operation that made a value: the state beside an LSTM's output."""
+        node = self.nodes[index]
+        near = [self.nodes[c] for p in node.parents[:1] for c in self.children[p] if c != index]
+        return [n.index for n in near if n.op == node.op and n.parents == node.parents]
 
     def between(self, start: int, end: int) -> int:
         """Nodes on a path from one node to another, the second included."""

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from .graph import Aggregation, Call
-from .recorder import Recorder, peel, rms
+from .magnitudes import rms, unweighted
+from .recorder import Recorder
 
 
 @contextmanager
@@ -44,8 +45,8 @@ class Meter:
         self.pending = None
         if isinstance(output, Tensor) and output.is_floating_point():
             node = self.recorder.node_of(output)
-            unweighted = peel(self.recorder.graph, node)
-            self.pending = self._rms(output) if unweighted is None else unweighted
+            graph = self.recorder.graph
+            self.pending = self.recorder.quietly(lambda: unweighted(graph, node, output))
 
     def aggregate(self, module: Any, inputs: Any, output: Any) -> None:
         if self.pending is not None and isinstance(output, Tensor):
@@ -67,11 +68,7 @@ class Meter:
         self.recorder.graph.aggregations.append(found)
 
     def _rms(self, tensor: Tensor) -> float:
-        self.recorder.paused = True
-        try:
-            return rms(tensor)
-        finally:
-            self.recorder.paused = False
+        return self.recorder.quietly(lambda: rms(tensor))
 
 
 @contextmanager

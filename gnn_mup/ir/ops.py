@@ -1,6 +1,12 @@
-"""What the aten operations mean for lineage: names only, no tensors."""
+"""What the aten operations mean for lineage: names only, no tensors.
+
+Whoever is outside `ir` asks an `Op`, or a node of the graph, what it does.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 
 def names(text: str) -> frozenset[str]:
@@ -53,7 +59,15 @@ SOFTMAX = names("softmax _softmax _safe_softmax _sparse_softmax")
 ADD = names("add add_ sub sub_")
 MUL = names("mul mul_ div div_")
 
-CONTRACTION = names("mm addmm addmm_ bmm baddbmm mv addmv dot convolution _convolution")
+CONTRACTED = {
+    **dict.fromkeys(names("mm bmm mv dot convolution _convolution"), (0, 1)),
+    **dict.fromkeys(names("addmm addmm_ baddbmm addmv"), (1, 2)),
+}
+"""Contractions, and where their two factors stand."""
+CONTRACTION = frozenset(CONTRACTED)
+
+CONVOLUTION = names("convolution _convolution")
+JOIN = names("cat stack")
 
 SCATTER = names("""
     scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_
@@ -80,3 +94,63 @@ def base_name(qualified: str) -> str:
     """'aten.add_.Tensor' -> 'add_'; 'mylib.fused.default' -> 'mylib.fused'."""
     space, name, *_ = [*qualified.replace("::", ".").split("."), ""]
     return name if space in ("aten", "prims") else f"{space}.{name}"
+
+
+@dataclass(frozen=True)
+class Op:
+    """What one operation does, for those who know no names."""
+
+    name: str
+
+    @classmethod
+    def of(cls, func: Any) -> Op:
+        """The operation that a dispatch mode is handed."""
+        return cls(base_name(str(func)))
+
+    @property
+    def makes_anew(self) -> bool:
+        """Takes at most a shape from its tensors."""
+        return self.name in SHAPE_ONLY
+
+    @property
+    def factors(self) -> tuple[int, int] | None:
+        """Where the two factors of a contraction stand among its arguments; what stands before
+        them is added."""
+        return CONTRACTED.get(self.name)
+
+    @property
+    def convolves(self) -> bool:
+        return self.name in CONVOLUTION
+
+    @property
+    def multiplies(self) -> bool:
+        """Element by element, or divides."""
+        return self.name in MUL
+
+    @property
+    def is_product(self) -> bool:
+        return self.name == "mul"
+
+    @property
+    def is_sum_over_axes(self) -> bool:
+        return self.name == "sum"
+
+    @property
+    def picks_rows(self) -> bool:
+        """By numbers, from its first argument."""
+        return self.name in GATHER
+
+    @property
+    def is_look_up(self) -> bool:
+        """Picks rows of a table, whatever the table's shape."""
+        return self.name == "embedding"
+
+    @property
+    def meets_entry_by_entry(self) -> bool:
+        """A small tensor beside its first argument acts on each entry: a bias, a gain."""
+        return self.name in ADD | MUL | NORM | UNARY | CONTRACTION
+
+    @property
+    def keeps_entries(self) -> bool:
+        """Every entry of the result is one of an argument's, or a product of such."""
+        return self.name in ALIAS | PICK | GATHER | MUL | JOIN

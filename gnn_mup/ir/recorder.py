@@ -7,12 +7,11 @@ operation says what it writes to.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,9 @@ from . import ops
 from .expand import COMPOUND, Made, expanded
 from .frames import Owners, callers, handed_on, is_plumbing
 from .graph import Aggregation, Graph, Node, Ref, Site, refs
+from .magnitudes import rms, row_sum, unweighted, weighted_operand
 
+T = TypeVar("T")
 TAG = "_gnn_mup_node"
 _WITH_SITE = (
     ops.ADD | ops.MUL | ops.SCATTER | ops.SPARSE | ops.CONTRACTION | ops.UNARY | ops.NORM
@@ -140,6 +141,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensor.__dict__[TAG] = (self._key, index, tensor._version)
         self.leaves.pop(id(tensor), None)
 
+    def quietly(self, compute: Callable[[], T]) -> T:
+        """What a computation gives that is none of the model's: it is not recorded."""
+        before, self.paused = self.paused, True
+        try:
+            return compute()
+        finally:
+            self.paused = before
+
     def _encode(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return Ref(self.node_of(value))
@@ -161,7 +170,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         encoded = tuple(self._encode(a) for a in args)
         encoded_kwargs = {key: self._encode(value) for key, value in kwargs.items()}
         messages = self._messages(name, args)
-        operand = self._weighted_operand(name, args)
+        operand = weighted_operand(self.graph, name, args, self.node_of)
         result = func(*args, **kwargs)
         site = None
         if name in _WITH_SITE:
@@ -203,8 +212,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = self.graph[self.node_of(result)]
         if not node.floating or len(node.shape) < 2 or not node.weights:
             return
-        unweighted = peel(self.graph, self.node_of(messages))
-        size = rms(messages) if unweighted is None else unweighted
+        size = unweighted(self.graph, self.node_of(messages), messages)
         self.graph.aggregations.append(Aggregation(None, size, rms(result), node.index))
 
     def _written(self, func: Any) -> tuple[int, ...]:
@@ -286,28 +294,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _same_shape(self, value: Any, tensor: Tensor) -> bool:
         return isinstance(value, Ref) and self.graph[value.node].shape == tuple(tensor.shape)
 
-    def _weighted_operand(self, name: str, args: Any) -> float | None:
-        """RMS of what is being weighted: the full operand of a product with one number a row, or
-        with a softmax of its own for each channel."""
-        if name not in ops.MUL or len(args) < 2:
-            return None
-        a, b = args[0], args[1]
-        if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or a.dim() != b.dim():
-            return None
-        for weight, value in ((a, b), (b, a)):
-            if name == "mul" and a.shape == b.shape and self._is_softmax(weight):
-                return rms(value)
-        if a.dim() < 2 or a.shape[-1] == b.shape[-1] or 1 not in (a.shape[-1], b.shape[-1]):
-            return None
-        return rms(a if a.shape[-1] > 1 else b)
-
-    def _is_softmax(self, tensor: Tensor) -> bool:
-        """``exp(x) / sum(exp(x))``, over neighbours or over an axis."""
-        node = self.graph.unaliased(self.node_of(tensor))
-        if node.op == "div" and len(node.parents) == 2:
-            return self.graph[node.parents[0]].op == "exp"
-        return node.op in ops.SOFTMAX
-
     def _site(self, name: str, sums: bool) -> Site:
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and is_plumbing(frame.f_code.co_filename):
@@ -339,30 +325,4 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
 
-def rms(tensor: Tensor) -> float:
-    """Root mean square about zero."""
-    if tensor.numel() == 0:
-        return 0.0
-    values = tensor.detach()
-    if values.layout is not torch.strided:
-        stored = values._values() if values.layout is torch.sparse_coo else values.values()
-        return math.sqrt(float(stored.float().square().sum()) / values.numel())
-    return float(values.float().square().mean().sqrt().item())
-
-
-def row_sum(tensor: Tensor) -> float:
-    """Mean over rows of the sum of absolute values: what a relation multiplies features by."""
-    values = tensor.detach()
-    if values.layout is not torch.strided:
-        stored = values._values() if values.layout is torch.sparse_coo else values.values()
-        return float(stored.float().abs().sum()) / max(values.shape[0], 1)
-    return float(values.abs().float().sum(-1).mean()) if values.numel() else 0.0
-
-
-def peel(graph: Graph, index: int) -> float | None:
-    """RMS of a message before it was weighted by one number an edge (degree, softmax)."""
-    node = graph.unaliased(index)
-    return node.rms if node.op in ops.MUL else None
-
-
-__all__ = ["Recorder", "peel", "rms"]
+__all__ = ["Recorder"]

@@ -5,7 +5,7 @@ Nothing is edited: where an operation takes up a value, it is handed the value t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,7 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         if changed is value:
             return value
         if written:
-            self._quietly(lambda: value.copy_(changed))
+            self.quietly(lambda: value.copy_(changed))
             return value
         self.tag(changed, index)
         return changed
@@ -103,20 +103,13 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
             skip = self.kept.get(start, self._leaf_of(start))
             if skip is not None:
                 total = (factor or 1.0) * scale
-                return self._quietly(lambda: (factor or 1.0) * skip + total * tensor)
+                return self.quietly(lambda: (factor or 1.0) * skip + total * tensor)
             self.hidden = True
-        return tensor if factor is None else self._quietly(lambda: tensor * factor)
+        return tensor if factor is None else self.quietly(lambda: tensor * factor)
 
     def _leaf_of(self, index: int) -> Tensor | None:
         """An input or parameter, which no operation has made."""
         return next((t for t in self._alive if self.leaves.get(id(t)) == index), None)
-
-    def _quietly(self, compute: Callable[[], Tensor]) -> Tensor:
-        before, self.paused = self.paused, True
-        try:
-            return compute()
-        finally:
-            self.paused = before
 
 
 __all__ = ["Interventions", "Pair", "Replay"]

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from ..errors import SurgeryError
+from .functions import BUILT_IN_SUM
 from .graph import Position
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -121,7 +122,7 @@ def sum_call(file: str, position: Position | None) -> ast.Call | None:
         return None  # no source: said where it is edited
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return None
-    return node if node.func.id == "sum" else None
+    return node if node.func.id == BUILT_IN_SUM else None
 
 
 def sums_a_display(file: str, position: Position | None) -> bool:

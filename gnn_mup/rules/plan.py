@@ -6,7 +6,6 @@ in the plan, keyed by names, never in attributes of parameters.
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -14,48 +13,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import as_patterns, check_number, writing
+from ..arguments import writing
 from ..errors import TransferError
 from . import table as rules
 from . import updates
 from .audit import Audit
-from .multipliers import Multipliers
 from .notes import Code, Note
-from .optimizers import OPTIMIZERS, resolve_optimizer
 from .placement import Basis
+from .settings import Settings, check_patterns, matches
 from .table import Family, Kind, Optimizer, Ratio, Role, Spot
 from .updates import BETWEEN_WIDTHS, Matrix
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The numbers a user chooses; another choice makes another plan from the same findings."""
-
-    lr: float = 0.1
-    optimizer: Optimizer = rules.ADAM
-    weight_decay: float = 0.0
-    eps: float | None = None
-    lr_mult: Mapping[str, float] = field(default_factory=dict)
-    no_decay: tuple[str, ...] | None = None
-    multipliers: Multipliers = field(default_factory=Multipliers)
-
-    def __post_init__(self) -> None:
-        numbers = [("lr", self.lr), ("weight_decay", self.weight_decay)]
-        numbers += [] if self.eps is None else [("eps", self.eps)]
-        numbers += [(f"lr_mult[{key!r}]", value) for key, value in self.lr_mult.items()]
-        for name, value in numbers:
-            check_number(name, value)
-        if self.no_decay is not None:
-            as_patterns("no_decay", self.no_decay)
-        if self.weight_decay and self.optimizer.decoupled is None:
-            raise TransferError(
-                f"{self.optimizer.said}. Type: weight_decay=0, or use another optimizer"
-            )
-        if self.eps is not None and self.optimizer.name == "lion":
-            raise TransferError("Lion has no epsilon: leave eps out")
 
 
 @dataclass(frozen=True)
@@ -316,40 +286,4 @@ def _exempt(record: ParamRecord, settings: Settings) -> bool:
     return any(matches(pattern, (record.name, *record.aliases)) for pattern in settings.no_decay)
 
 
-def matches(pattern: str, names: Iterable[str]) -> bool:
-    """Whether a pattern names a parameter, or a module that the parameter lies in."""
-    return any(
-        fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, pattern + ".*")
-        for name in names
-    )
-
-
-def check_patterns(argument: str, patterns: Iterable[str], names: Iterable[str]) -> None:
-    """Raise for a pattern that matches nothing, with the nearest names."""
-    import difflib
-
-    known = list(names)
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise TransferError(f"{argument} takes patterns (strings), not {pattern!r}")
-        if not matches(pattern, known):
-            near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.0)
-            raise TransferError(
-                f"{argument}: the pattern {pattern!r} matches no parameter of the model. "
-                f"Near it: {', '.join(near) or 'the model has no parameters'}"
-            )
-
-
-__all__ = [
-    "OPTIMIZERS",
-    "Branch",
-    "Family",
-    "Fold",
-    "Message",
-    "ParamRecord",
-    "Plan",
-    "Settings",
-    "check_patterns",
-    "matches",
-    "resolve_optimizer",
-]
+__all__ = ["Branch", "Fold", "Message", "ParamRecord", "Plan"]

@@ -16,7 +16,6 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ..errors import SurgeryError
-from ..ir import ops
 from ..ir.graph import Graph, Position, Site
 from ..ir.replay import Interventions, Pair
 from ..ir.source import expression_at
@@ -233,12 +232,12 @@ class Drafts:
 def _begun(graph: Graph, consumer: int) -> list[Pair]:
     """``0 + x``, with which the built-in sum begins: it runs in the same expression."""
     site = graph[consumer].site if consumer >= 0 else None
-    if site is None or graph[consumer].op not in ops.ADD:
+    if site is None or not graph[consumer].adds:
         return []
     return [
         (node.index, node.parents[0])
         for node in graph.nodes[:consumer]
-        if node.site is site and node.op in ops.ADD and len(node.parents) == 1
+        if node.site is site and node.adds and len(node.parents) == 1
     ]
 
 

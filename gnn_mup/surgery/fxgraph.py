@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from ..errors import SurgeryError
+from ..ir.functions import FROM_SOURCE, WITH_ALPHA
 from ..ir.source import definition, tree_of
 from .rewrite import FACTOR, SourceEdit
 
@@ -96,7 +97,7 @@ def _operand(node: FxNode, edit: SourceEdit) -> int | str | None:
         return which if which < len(node.args) else next(n for n in names if n in node.kwargs)
     if edit.action == "message":
         written = str(getattr(node.target, "__name__", node.target))
-        if not written.startswith(("index_add", "scatter_add", "scatter_reduce")):
+        if written not in WITH_ALPHA | FROM_SOURCE:
             return None
         # (out, dim, index, messages), as a function or as a method
         return 3 if len(node.args) > 3 else next(n for n in ("src", "source") if n in node.kwargs)

@@ -84,7 +84,7 @@ def way_round(reading: Reading, span: Span) -> int | None:
     inside = graph.between(start, span.end)
     seen: set[int] = set()
     waiting = [*(same or [start]), span.start]  # behind dropout it is another node
-    waiting += [twin for index in same for twin in _twins(graph, index)]
+    waiting += [twin for index in same for twin in graph.twins(index)]
     while waiting:
         for child in graph.children[waiting.pop()]:
             skip = child in seen or child == span.end or inside >> child & 1
@@ -97,15 +97,6 @@ def way_round(reading: Reading, span: Span) -> int | None:
         if meets and later and flow.data[index] and flow.weights[index]:
             return index
     return None
-
-
-def _twins(graph: Graph, index: int) -> list[int]:
-    """Other results of the operation that made a value: the state beside an LSTM's output."""
-    node = graph[index]
-    return [
-        other for parent in node.parents[:1] for other in graph.children[parent]
-        if other != index and graph[other].op == node.op and graph[other].parents == node.parents
-    ]  # fmt: skip
 
 
 def _within_layer(name: str, layers: set[str]) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import SurgeryError
+from ..ir.functions import BUILT_IN_SUM, FROM_SOURCE, SUMMANDS, WITH_ALPHA
 from ..ir.graph import Position
 from ..ir.source import span_of, spans
 from .copies import enter
@@ -213,27 +214,13 @@ def _cannot(node: ast.AST) -> SurgeryError:
     )
 
 
-_OPERANDS = {
-    "add": ("input", "other"),
-    "sub": ("input", "other"),
-    "subtract": ("input", "other"),
-    "rsub": ("other", "input"),
-    "addcmul": ("input", "tensor1", "tensor2"),
-    "addcdiv": ("input", "tensor1", "tensor2"),
-    "addmm": ("input", "mat1", "mat2"),
-    "addmv": ("input", "mat", "vec"),
-    "baddbmm": ("input", "batch1", "batch2"),
-}
-"""What torch calls the tensors of its sums: the first summand, then what the second is made of."""
-
-
 def called(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
     """torch.add(x, h), x.add(h), x.add_(other=h), torch.addcmul(x, h, g); ``sum(...)`` of layers
     as a whole."""
     func = node.func
-    if isinstance(func, ast.Name) and func.id == "sum":
+    if isinstance(func, ast.Name) and func.id == BUILT_IN_SUM:
         return ast.BinOp(node, ast.Mult(), factor)
-    names = _OPERANDS.get(func.attr.removesuffix("_")) if isinstance(func, ast.Attribute) else None
+    names = SUMMANDS.get(func.attr.removesuffix("_")) if isinstance(func, ast.Attribute) else None
     if names is None or any(isinstance(a, ast.Starred) for a in node.args):
         raise _cannot(node)
     assert isinstance(func, ast.Attribute)
@@ -264,7 +251,7 @@ def _times(value: ast.expr, factor: ast.expr) -> ast.BinOp:
 
 def element(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
     """The k-th summand of sum([x, h]), torch.stack([x, h]).sum(0), torch.sum(torch.stack(...))."""
-    built_in = isinstance(node.func, ast.Name) and node.func.id == "sum"
+    built_in = isinstance(node.func, ast.Name) and node.func.id == BUILT_IN_SUM
     starts = [*node.args[1:], *(k.value for k in node.keywords)] if built_in else []
     if any(not isinstance(start, ast.Constant) for start in starts):
         raise _cannot(node)  # sum([h], x)
@@ -296,12 +283,12 @@ def _message(node: Any, factor: ast.expr) -> ast.expr:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         else ""
     )
-    if name in ("index_add_", "index_add"):
+    if name in WITH_ALPHA:
         given = [k.value for k in node.keywords if k.arg == "alpha"]
         alpha = ast.BinOp(given[0], ast.Mult(), factor) if given else factor
         others = [k for k in node.keywords if k.arg != "alpha"]
         return ast.Call(node.func, node.args, [*others, ast.keyword("alpha", alpha)])
-    if name in ("scatter_add_", "scatter_add", "scatter_reduce_", "scatter_reduce"):
+    if name in FROM_SOURCE:
         args, keywords = list(node.args), list(node.keywords)
         # torch.scatter_add(x, dim, index, src), or x.scatter_add(dim, index, src)
         at = 3 if isinstance(node.func.value, ast.Name) and node.func.value.id == "torch" else 2

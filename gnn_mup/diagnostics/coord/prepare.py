@@ -13,7 +13,7 @@ from torch_geometric.data.data import BaseData
 
 from gnn_mup import TransferError
 from gnn_mup.arguments import check_function
-from gnn_mup.rules.plan import Settings
+from gnn_mup.rules.settings import Settings
 
 from ..inputs import Size, check_arguments, check_build, chosen_seeds, sizes_of
 from .collect import Record

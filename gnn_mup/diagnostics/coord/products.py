@@ -9,13 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...ir.functions import ADDED, EINSUM, LAYER, LINEAR, LOOK_UP, TIMES
 from ..tensors import rms, thinned
-
-LINEAR = frozenset({"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum"})
-ADDED = frozenset({"addmm", "baddbmm"})
-TIMES = frozenset({"mul", "__mul__", "__rmul__", "multiply"})
-PRODUCTS = LINEAR | ADDED | TIMES | {"embedding"}
-SCALINGS = frozenset({"div", "__truediv__", "true_divide", "mul", "__mul__", "__rmul__"})
 
 
 class Start:
@@ -73,15 +68,15 @@ def own_product(
     ``W`` (argument ``index``), on some rows of the features."""
     changed = list(args)
     changed[index] = moved
-    if name == "linear":
+    if name in LAYER:
         return F.linear(thinned(args[0].detach(), rows), changed[1])
     if name in ADDED:
         changed[0] = torch.zeros_like(args[0])
     data = next((i for i, a in enumerate(args) if i != index and isinstance(a, Tensor)), None)
-    ordinary = index == 1 and changed[1].dim() == 2 and name in LINEAR - {"einsum"}
-    if data is not None and (ordinary or name == "embedding"):
+    ordinary = index == 1 and changed[1].dim() == 2 and name in LINEAR - EINSUM
+    if data is not None and (ordinary or name in LOOK_UP):
         flat = args[data].detach()
-        flat = flat.reshape(-1, 1) if name == "embedding" else flat
+        flat = flat.reshape(-1, 1) if name in LOOK_UP else flat
         changed[data] = thinned(flat, rows)
     out: Tensor = func(*changed, **kwargs)
     return out.sum(-1, keepdim=True) if name in TIMES else out
@@ -107,8 +102,8 @@ def reach(moved: Tensor, terms: int, spectral: bool) -> Tensor:
 
 def fan_in(name: str, weight: Tensor, index: int) -> int:
     """How many terms each entry of a product adds up, where that can be told from the call."""
-    if name == "embedding":
+    if name in LOOK_UP:
         return 1
-    if name in TIMES or name == "linear":
+    if name in TIMES | LAYER:
         return weight.shape[-1]
     return weight.shape[-2] if index == 1 + (name in ADDED) and weight.dim() > 1 else 0

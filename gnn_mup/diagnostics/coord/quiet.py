@@ -8,12 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...ir.functions import ATTENTION, DROPOUT, WHOLE_ATTENTION
 from ..tensors import transparent
-
-DROPOUT = frozenset(
-    {"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
-     "feature_alpha_dropout", "feature_dropout"}
-)  # fmt: skip
 
 
 class Quiet(TorchFunctionMode):
@@ -32,12 +28,12 @@ class Quiet(TorchFunctionMode):
             if name in DROPOUT:
                 x: Tensor = args[0] if args else kwargs["input"]
                 return x.clone()  # what follows may write into it
-            if name == "scaled_dot_product_attention" and len(args) < 5:
+            if name in ATTENTION and len(args) < 5:
                 kwargs["dropout_p"] = 0.0
         return self.watched(name, func, args, kwargs)
 
     def watched(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if name == "multi_head_attention_forward":
+        if name in WHOLE_ATTENTION:
             with self:
                 return transparent(func)(*args, **kwargs)
         return func(*args, **kwargs)

@@ -20,8 +20,18 @@ import torch
 import torch_geometric
 from torch import Tensor, nn
 
+from ...ir.functions import (
+    ATTENTION,
+    DIVIDED,
+    LAYER,
+    PRODUCTS,
+    SCALINGS,
+    SOFTMAX,
+    TIMES,
+    WHOLE_ATTENTION,
+)
 from ..tensors import Edges, active, data_of, outputs_of, parts_of, rms, thinned, transparent
-from .products import PRODUCTS, SCALINGS, TIMES, Start, fan_in, own_product, reach, spaced
+from .products import Start, fan_in, own_product, reach, spaced
 from .quiet import Quiet
 from .stream import Stream, Sums
 
@@ -159,7 +169,7 @@ class Recorder(Quiet):
 
     def watched(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """One call of torch, run and looked at."""
-        if name == "multi_head_attention_forward":
+        if name in WHOLE_ATTENTION:
             with self:
                 return transparent(func)(*args, **kwargs)
         if self.stream.is_sum(name, args):
@@ -171,7 +181,7 @@ class Recorder(Quiet):
             self._scale(name, args[1] if len(args) > 1 else None)
         if name in PRODUCTS and isinstance(out, Tensor):
             self._product(name, func, args, kwargs, out)
-        elif not self.step and name in ("softmax", "scaled_dot_product_attention"):
+        elif not self.step and name in SOFTMAX | ATTENTION:
             self._logits(name, args, kwargs)
         return out
 
@@ -193,7 +203,7 @@ class Recorder(Quiet):
             return  # a gain, a mask, a scaled weight: no product
         self.last = parameter
         self.met_at(parameter)
-        self._literal = (None, 0) if name == "linear" else (out, len(self.values))
+        self._literal = (None, 0) if name in LAYER else (out, len(self.values))
         with torch.no_grad():
             other, terms = data_of(args, index), fan_in(name, weight, index)
             size = None if other is None else rms(thinned(other, self.own_rows))
@@ -204,7 +214,7 @@ class Recorder(Quiet):
             if size is None:  # a look-up
                 size = torch.ones(())
             result = out.detach().sum(-1, keepdim=True) if name in TIMES else out.detach()
-            linear, spectral = name == "linear", parameter in self.spectral
+            linear, spectral = name in LAYER, parameter in self.spectral
             for part, suffix in parts_of(parameter, weight, len(self.start.weights[parameter])):
                 layer = parameter + suffix
                 self.features(layer, result[..., part])
@@ -222,7 +232,7 @@ class Recorder(Quiet):
 
     def _logits(self, name: str, args: Any, kwargs: Any) -> None:
         """What attention puts into its softmax, of the last parameter that was met."""
-        if name == "softmax":
+        if name in SOFTMAX:
             logits = args[0] if args else kwargs.get("input")
             masked = logits[torch.isfinite(logits)] if isinstance(logits, Tensor) else None
         else:
@@ -239,7 +249,7 @@ class Recorder(Quiet):
         self._literal = (None, 0)
         if out is None or not isinstance(factor, int | float) or not factor:
             return
-        factor = 1.0 / factor if "div" in name else factor
+        factor = 1.0 / factor if name in DIVIDED else factor
         for i in range(first, len(self.values)):
             if self.values[i].kind in ("features", "change", "own", "start", "step"):
                 self.values[i] = self.values[i]._replace(value=self.values[i].value * abs(factor))

@@ -24,7 +24,7 @@ from gnn_mup import (
     transfer_groups,
 )
 from gnn_mup.ir.example import as_call
-from gnn_mup.rules.plan import resolve_optimizer
+from gnn_mup.rules.optimizers import resolve_optimizer
 from gnn_mup.rules.table import ADAM, Optimizer
 
 from ..inputs import Size, fresh_model, inputs_of, make_optimizer, parameter_groups

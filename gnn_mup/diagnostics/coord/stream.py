@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gnn_mup import Plan
 
+from ...ir import functions
 from ...ir.graph import Position
 from ...ir.source import expression_at
 from ...surgery import rewrite
@@ -31,8 +32,6 @@ EDITED = rewrite.__file__
 
 BRANCH = "branch of "
 """Begins the name of what a residual branch adds, by the last parameter before the sum."""
-
-ADDITIONS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 
 Place = tuple[str, int]
 """File and line of a sum in somebody's forward."""
@@ -92,7 +91,7 @@ class Stream:
 
     def is_sum(self, name: str, args: Any) -> bool:
         """Whether the call that runs now is a residual sum, by the place where it stands."""
-        if name not in ADDITIONS or len(args) < 2 or self.recorder.last in self.sums.decoders:
+        if name not in functions.SUMS or len(args) < 2 or self.recorder.last in self.sums.decoders:
             return False
         left, right = args[:2]
         if not (isinstance(left, Tensor) and isinstance(right, Tensor) and left.dim() > 1):

@@ -13,7 +13,7 @@ from torch import nn
 from gnn_mup import TransferError, TransferWarning
 from gnn_mup.arguments import as_list, check_number
 from gnn_mup.extras import needs
-from gnn_mup.rules.plan import Settings
+from gnn_mup.rules.settings import Settings
 
 from ..agreement import agreement, warned
 from ..inputs import check_arguments, check_build, chosen_seeds
