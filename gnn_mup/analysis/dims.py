@@ -241,6 +241,9 @@ class Dims:
     def _feature_axes(self, step: Step) -> set[int]:
         """All axes of a value that were features of something: of ``k.T @ v`` both."""
         found = {self.feature_axis[step.index]} & set(range(len(self.of[step.index])))
+        handed_on = step.kind in (Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT)
+        if self._is_pairs(step) or (handed_on and any(map(self._has_none, step.sources))):
+            found = set()  # logits, one for each pair of rows: what is left are heads
         if step.how is How.RESHAPE and self._squeezed(step):
             return set()  # one score for each row has no features
         if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
@@ -258,6 +261,19 @@ class Dims:
                     if atoms & here and here - atoms:
                         self.merged.add((step.index, axis))
         return found
+
+    def _is_pairs(self, step: Step) -> bool:
+        """Whether features are summed over with features, and rows stand on both sides."""
+        slots = [slot for pair in step.summed for slot in pair]
+        pure = [self.flow.pure(s) for s in step.sources[:2]]
+        return step.kind is Kind.CONTRACT and step.how is How.PLAIN and not any(pure) and all(
+            axis in self.feature_axes[step.operands[number].node] for number, axis in slots
+        )  # fmt: skip
+
+    def _has_none(self, index: int) -> bool:
+        """Whether a value is known to have no features along its last axis."""
+        learned = self.flow.weights[index] and self.flow.data[index]
+        return learned and self.feature_axis[index] not in self.feature_axes[index]
 
     def _feature_atoms(self, step: Step) -> Dim:
         """The atoms of a value that are features: of an axis merged with rows not all."""

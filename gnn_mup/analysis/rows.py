@@ -55,8 +55,10 @@ class Rows(Features):
         return bool(slots and self.feature_axes) and step.how is not How.CONVOLUTION and rows
 
     def _sums_features(self, step: Step) -> bool:
-        """Whether a product sums over an axis that is one of features on both sides."""
-        slots = [slot for pair in step.summed for slot in pair]
+        """Whether a product sums over an axis that is one of features on both sides, or of learned
+        features with what the example brings along (a lattice, a rotation)."""
+        learned = {i for i, source in enumerate(step.sources[:2]) if self.weights[source]} or {0, 1}
+        slots = [slot for pair in step.summed for slot in pair if slot[0] in learned]
         return bool(self.feature_axes) and all(
             axis in self.feature_axes[step.operands[number].node] for number, axis in slots
         )
@@ -153,13 +155,20 @@ class Rows(Features):
 
     def is_relation(self, index: int) -> bool:
         """Whether an index was brought along by the example (edges, batch), or by a layer's own
-        graph; what the forward pass computes by itself is a choice of rows."""
+        graph, or read off a matrix; what else the forward pass computes is a choice of rows."""
         step = self.program[index]
         if step.kind is Kind.JOIN:
             return any(map(self.is_relation, step.sources))
         if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
             return self.is_relation(step.sources[0])
-        return step.kind in (Kind.LEAF, Kind.OPAQUE)
+        return step.kind in (Kind.LEAF, Kind.OPAQUE) or self._places(step)
+
+    def _places(self, step: Step) -> bool:
+        """Whether these are the places of entries in a matrix, a number for each of its axes."""
+        if step.kind is not Kind.POINTWISE or self.graph[step.index].floating or not step.sources:
+            return False
+        before, after = (self.program.shape(i) for i in (step.sources[0], step.index))
+        return len(before) > 1 and before != after and len(before) in after
 
     @cached_property
     def on_edges(self) -> list[bool]:

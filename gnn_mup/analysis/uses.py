@@ -90,6 +90,8 @@ class Uses:
                     target = step.axis
                 if target is not None and operand.node in self.axes:
                     for name, factors in self.axes[operand.node][axis].items():
+                        if step.kind is Kind.PICK and len(factors) == 1:  # some of its rows
+                            factors = ((factors[0][0], node.shape[target]),)
                         known = out[target].get(name, ())
                         out[target][name] = known + tuple(f for f in factors if f not in known)
         return out
@@ -191,9 +193,10 @@ class Uses:
         while len(self.program.uses[weight]) == 1:
             if self.program.node(weight).param is not None:
                 return True
-            if (operand := self.program.same(weight)) is None:
+            step = self.program[weight]
+            if self.program.same(weight) is None and step.kind is not Kind.PICK:
                 return False
-            weight = operand.node
+            weight = step.only.node
         return False
 
     def _summed_later(self, step: Step, weight: int) -> set[int]:
