@@ -73,6 +73,17 @@ def gate_as_a_difference(n: Net, i: int) -> int:
     return n.add(n.x, n.mul(g, change), at="x")
 
 
+def gate_written_out(n: Net, i: int) -> int:
+    g = n.pointwise(n.linear(n.x, f"gate.{i}", D), How.SQUASH)
+    new, old = n.mul(g, n.layer(n.x, f"l.{i}")), n.mul(g, n.x)
+    return n.add(new, n.x, old, at="x", constants=(1.0, 1.0, -1.0))
+
+
+def excited(n: Net, i: int) -> int:
+    g = n.pointwise(n.linear(n.x, f"gate.{i}", D), How.SQUASH)
+    return n.add(n.x, n.mul(g, n.layer(n.x, f"l.{i}")), n.mul(g, n.x), at="x")
+
+
 def initial(n: Net, i: int) -> int:
     return n.layer(n.add(n.layer(n.x, f"l.{i}"), n.start, at="x"), f"m.{i}", mixes=False)
 
@@ -93,6 +104,8 @@ def merge(n: Net, i: int) -> int:
         (scaled, Verdict.SCALED),
         (gate, Verdict.GATE),
         (gate_as_a_difference, Verdict.GATE),
+        (gate_written_out, Verdict.GATE),
+        (excited, Verdict.STEP),
         (initial, Verdict.INITIAL),
         (learned, Verdict.LEARNED),
         (merge, Verdict.MERGE),

@@ -39,14 +39,17 @@ class Terms:
         )
 
     def _gated(self, found: Sum, root: int, plain: bool) -> bool:
-        """``g * h + (1 - g) * x``, ``x + g * (h - x)``: the coefficient of the stream is learned,
-        or depends on data."""
-        pairs = [pair for leaf in found.leaves for pair in products_in(self.flow, leaf)]
-        for value, gate in pairs:
+        """``g * h + (1 - g) * x``, ``x + g * (h - x)``, ``x + g * h - g * x``: the coefficient of the
+        stream is learned, or depends on data."""
+        products = [(x, *pair) for x in found.leaves for pair in products_in(self.flow, x)]
+        pairs = [(value, gate) for _, value, gate in products]
+        for leaf, value, gate in products:
             if not self.flow.carried[value] >> root & 1:
                 continue
             learned = self.flow.data[gate] and not plain
-            if learned or self._complement(gate, pairs) or self._opposes(value, root):
+            exchanged = any(g == gate and x.coefficient * leaf.coefficient < 0
+                            for x, _, g in products)  # fmt: skip
+            if learned or exchanged or self._complement(gate, pairs) or self._opposes(value, root):
                 return True
         return False
 
