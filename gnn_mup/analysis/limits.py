@@ -88,6 +88,11 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         "the skip goes through a weight of its own here, between layers with residual branches: "
         "one more such stage is no step. Keep their number",
     )
+    broken = lines(
+        (s for sums in expressions(reading).values() for s in _off_the_stream(sums)),
+        "in some layers this sum stands on the residual stream, in others no identity leads to the "
+        "next one. Keep the depth",
+    )
     ways = [(s.end, t.start) for s, t in pairwise(reading.spans)]
     masks = [graph.between(end, start) | 1 << start for end, start in ways if end < start]
     weights = [n for m in masks for n in graph.members(m & reading.flow.contractions)]
@@ -100,7 +105,13 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
             "leads through them. Keep the depth, or write the sum round both",
         )
     ]
-    return [*made, *changing[:1], *again, *gates, *stages, *between]
+    return [*made, *changing[:1], *again, *gates, *stages, *broken[:1], *between]
+
+
+def _off_the_stream(sums: list[Sum]) -> list[Sum]:
+    """Sums that are no steps, of an expression that makes steps elsewhere."""
+    steps = [s for s in sums if s.verdict is Verdict.STEP]
+    return [s for s in sums if len(steps) > 1 and s.verdict is Verdict.NONE]
 
 
 def _between_steps(reading: Reading, found: Sum) -> bool:
