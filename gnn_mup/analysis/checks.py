@@ -258,14 +258,14 @@ def tied_decoders(reading: Reading) -> Iterator[Note]:
     for name, uses in reading.uses.by_param.items():
         last = [u for u in uses if u.how == "matrix" and reading.grows_in(u)
                 and not reading.grows_out(u) and _is_last(reading, u.node)]  # fmt: skip
-        if any(u.how == "lookup" for u in uses) and last:
-            if not _scaled(reading, last[0].node, reading.program[last[0].node].sources[:2]):
-                yield Note(
-                    Code.DOT_PRODUCT_DECODER,
-                    f"{name} is looked up and is the decoder as well: its logits are dot products "
-                    f"of features. Divide them by the width ({reading.width}), or they grow with "
-                    "it",
-                )
+        if not last or all(u.how != "lookup" for u in uses):
+            continue
+        if not _scaled(reading, last[0].node, reading.program[last[0].node].sources[:2]):
+            yield Note(
+                Code.DOT_PRODUCT_DECODER,
+                f"{name} is looked up and is the decoder as well: its logits are dot products of "
+                f"features. Divide them by the width ({reading.width}), or they grow with it",
+            )
 
 
 def _is_last(reading: Reading, index: int) -> bool:

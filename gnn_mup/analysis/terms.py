@@ -39,8 +39,8 @@ class Terms:
         )
 
     def _gated(self, found: Sum, root: int, plain: bool) -> bool:
-        """``g * h + (1 - g) * x``, ``x + g * (h - x)``, ``x + g * h - g * x``: the coefficient of the
-        stream is learned, or depends on data."""
+        """``g * h + (1 - g) * x``, ``x + g * (h - x)``, ``x + g * h - g * x``: the coefficient of
+        the stream is learned, or depends on data."""
         products = [(x, *pair) for x in found.leaves for pair in products_in(self.flow, x)]
         pairs = [(value, gate) for _, value, gate in products]
         for leaf, value, gate in products:
