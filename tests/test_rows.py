@@ -223,3 +223,111 @@ def test_a_buffer_that_a_forward_pass_writes_is_read_anew() -> None:
         apply_transfer(model, x, base="paper")
     assert plan.depth == DEPTH
     assert F.mse_loss(model(x), torch.zeros(GRAPHS, NODES, OUT)).isfinite()
+
+
+class WrittenOut(Body):
+    """Attention written out, masked, beside a given adjacency."""
+
+    def forward(self, x: Tensor, adjacency: Tensor, mask: Tensor) -> Tensor:
+        h = self.start(x)
+        near = adjacency / adjacency.sum(-1, keepdim=True)
+        for a, b in zip(self.a, self.b, strict=True):
+            q = k = a(h).view(GRAPHS, NODES, 2, -1).transpose(1, 2)
+            logits = q @ k.transpose(-2, -1) / q.shape[-1]
+            logits = logits.masked_fill(mask[:, None, None].expand_as(logits) == 0, -1e9)
+            weights = 0.5 * logits.softmax(-1) + 0.5 * near[:, None]
+            values = b(h).view(GRAPHS, NODES, 2, -1).transpose(1, 2)
+            h = h + (weights @ values).transpose(1, 2).reshape(GRAPHS, NODES, WIDTH)
+        return self.dec(h)
+
+
+def test_attention_written_out_is_a_step_in_every_layer() -> None:
+    """Logits have no features: else their rows are taken for some from the second layer on."""
+    torch.manual_seed(0)
+    example = torch.randn(GRAPHS, NODES, FEATURES), torch.rand(GRAPHS, NODES, NODES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = plan_transfer(WrittenOut(), (*example, torch.ones(GRAPHS, NODES)), base="paper")
+    assert plan.depth == DEPTH
+    assert [b.factor for b in plan.scaled_branches()] == [pytest.approx(1 / DEPTH)]
+
+
+class Diffused(Body):
+    """Powers of an adjacency in a list, features merged with the graphs for the product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        h = self.start(x)
+        for mix in self.mix:
+            flat = h.permute(1, 2, 0).reshape(NODES, WIDTH * GRAPHS)
+            powers = [flat[None]]
+            for _ in range(2):
+                powers = [*powers, (adjacency @ powers[-1][0])[None]]
+            joined = torch.cat(powers).view(3, NODES, WIDTH, GRAPHS).permute(3, 1, 2, 0)
+            h = h + mix(joined.reshape(GRAPHS, NODES, 3 * WIDTH)).relu()
+        return self.dec(h)
+
+
+def test_numbers_of_a_list_and_rows_merged_with_features_are_no_heads() -> None:
+    torch.manual_seed(0)
+    adjacency = torch.rand(NODES, NODES).softmax(-1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        example = (torch.randn(GRAPHS, NODES, FEATURES), adjacency)
+        plan = plan_transfer(Diffused(), example, base="paper")
+    assert {plan.params[f"mix.{i}.weight"].kind for i in range(DEPTH)} == {"width-to-width"}
+
+
+class Tied(Body):
+    """A table whose rows are looked up, and which scores them in the end; places cut from another
+    table; raw data beside the features of the last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(40, WIDTH)
+        self.places = nn.Embedding(100, WIDTH)
+        self.both = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, items: Tensor) -> Tensor:
+        places = self.places.weight[:NODES].expand(GRAPHS, -1, -1)
+        h = self.both(torch.cat([places, self.table(items)], -1)).relu()
+        return h @ self.table.weight[1:].T
+
+
+def test_a_table_that_is_the_decoder_is_said() -> None:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = plan_transfer(Tied(), torch.randint(0, 40, (GRAPHS, NODES)), base="paper")
+    assert plan.params["places.weight"].kind == "data-in"
+    said = [w.text for w in plan.warnings if w.code == "dot-product-decoder"]
+    assert len(said) == 1
+    assert "table.weight" in said[0]
+
+
+class Radius(Body):
+    """Edges read off a matrix of distances, numbered on from graph to graph."""
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        h = self.start(x)
+        near = [torch.cdist(p, p) < 1.0 for p in positions]
+        edges = [n.nonzero().t() + i * NODES for i, n in enumerate(near)]
+        row, col = torch.cat(edges, 1)
+        h = h.view(GRAPHS * NODES, WIDTH)
+        for a in self.a:
+            messages = a(h[row]).relu()
+            h = h + torch.zeros_like(h).index_add(0, col, messages)
+        return self.dec(h)
+
+
+def test_edges_read_off_a_matrix_pass_messages() -> None:
+    torch.manual_seed(0)
+    example = torch.randn(GRAPHS, NODES, FEATURES), 0.5 * torch.randn(GRAPHS, NODES, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plan = plan_transfer(Radius(), example, base="paper")
+    assert plan.depth == DEPTH
+    assert [m.factor < 1.0 for m in plan.messages] == [True]

@@ -256,11 +256,14 @@ def dot_products(reading: Reading) -> Iterator[Note]:
 def tied_decoders(reading: Reading) -> Iterator[Note]:
     """Tables whose rows are features, and which are the last matrix too."""
     for name, uses in reading.uses.by_param.items():
-        last = [u for u in uses if u.how == "matrix" and reading.grows_in(u)
-                and not reading.grows_out(u) and _is_last(reading, u.node)]  # fmt: skip
-        if not last or all(u.how != "lookup" for u in uses):
-            continue
-        if not _scaled(reading, last[0].node, reading.program[last[0].node].sources[:2]):
+        last = [
+            u.node
+            for u in uses
+            if u.how == "matrix" and reading.grows_in(u) and not reading.grows_out(u)
+            and _is_last(reading, u.node)
+            and not _scaled(reading, u.node, reading.program[u.node].sources[:2])
+        ]  # fmt: skip
+        if last and any(u.how == "lookup" for u in uses):
             yield Note(
                 Code.DOT_PRODUCT_DECODER,
                 f"{name} is looked up and is the decoder as well: its logits are dot products of "
@@ -318,11 +321,11 @@ def unknown_growth(reading: Reading) -> Iterator[Note]:
 @check
 def mixed(reading: Reading) -> Iterator[Note]:
     """Raw data beside features in one layer."""
-    places = Places(reading)
+    places, kinds = Places(reading), (Width.MIXED, Width.WIDTH_OUT)
     names = [
         name
         for name, uses in reading.uses.by_param.items()
-        if any(places.kind_of(use) is Width.MIXED for use in uses)
+        if any(places.kind_of(use) in kinds and places.is_mixed(use) for use in uses)
     ]
     for name in fold_names(names):
         yield Note(

@@ -157,8 +157,9 @@ class Dims:
         into, state = matrices[:2]
         hidden = self.of[state][1]
         self.atoms.unify(self.of[features[0]][-1], self.of[into][1])
-        for matrix in (into, state):
-            gates = self._reshaped_axis(self.of[matrix][0], self.program.shape(state)[1])
+        biases = [s for s in step.sources if self.flow.pure(s) and len(self.of[s]) == 1]
+        for weight in (into, state, *biases):
+            gates = self._reshaped_axis(self.of[weight][0], self.program.shape(state)[1])
             if gates:
                 self.atoms.unify(gates, hidden)
         self.summed += [self.of[into][1], hidden]

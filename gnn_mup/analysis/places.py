@@ -103,7 +103,7 @@ class Places:
         if grows_out and self._generated(use.node):
             kind = Width.GENERATED_FROM_WIDTH if grows_in else Width.GENERATED_FROM_DATA
             return kind, float(use.fan_in), "its output is used as a matrix"
-        if grows_in and grows_out and self._mixed(use):
+        if grows_in and grows_out and self.is_mixed(use):
             return Width.MIXED, float(use.fan_in), "features and raw data side by side"
         kind = {
             (False, False): Width.NO_WIDTH,
@@ -163,7 +163,7 @@ class Places:
                 return int(self.reading.program.shape(value)[summed[0]])
         return 0
 
-    def _mixed(self, use: Use) -> bool:
+    def is_mixed(self, use: Use) -> bool:
         """Whether a layer reads features that grow and data that do not, side by side."""
         dims = self.reading.dims
         for _, parts in dims.joins_in(self._read(use)):

@@ -157,11 +157,16 @@ class Rows(Features):
         """Whether an index was brought along by the example (edges, batch), or by a layer's own
         graph, or read off a matrix; what else the forward pass computes is a choice of rows."""
         step = self.program[index]
-        if step.kind is Kind.JOIN:
-            return any(map(self.is_relation, step.sources))
+        if step.kind is Kind.JOIN:  # edges of several graphs, their nodes numbered on
+            return any(self.is_relation(self._unshifted(s)) for s in step.sources)
         if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
             return self.is_relation(step.sources[0])
         return step.kind in (Kind.LEAF, Kind.OPAQUE) or self._places(step)
+
+    def _unshifted(self, index: int) -> int:
+        while self.program[index].kind is Kind.SUM:
+            index = self.program[index].sources[0]
+        return index
 
     def _places(self, step: Step) -> bool:
         """Whether these are the places of entries in a matrix, a number for each of its axes."""

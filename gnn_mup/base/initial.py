@@ -45,6 +45,8 @@ def tensor_rms(tensor: Tensor, padding_idx: int | None = None) -> float | None:
     if tensor.is_meta:
         return None
     values = tensor.detach() if tensor.dim() else tensor.detach().reshape(1)
+    if values.is_sparse:  # an adjacency that is kept as a frozen parameter
+        values = values.coalesce().values()
     if not values.numel():
         return 0.0
     if padding_idx is None and int(values.count_nonzero()) == values.numel():
