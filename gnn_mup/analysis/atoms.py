@@ -35,6 +35,10 @@ class Atoms:
             out += self.expand(self.parts[root]) if root in self.parts else [root]
         return tuple(out)
 
+    def classes(self, dims: Iterable[Dim]) -> set[int]:
+        """The classes of some axes, all together."""
+        return {atom for dim in dims for atom in self.expand(dim)}
+
     def unify(self, one: Dim, other: Dim) -> None:
         """Make two axes one; where they have other factors, the coarser one is split."""
         a, b = list(self.expand(one)), list(self.expand(other))

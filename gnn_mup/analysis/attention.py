@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..ir.program import How, Kind, Program, Step
+from ..ir.program import How, Kind, Program, Step, reached
 from .flow import Flow
 
 if TYPE_CHECKING:
@@ -13,21 +13,14 @@ if TYPE_CHECKING:
 
 _CARRY = frozenset({Kind.VIEW, Kind.PICK, Kind.ROWS, Kind.SCATTER, Kind.SUM, Kind.POINTWISE,
                     Kind.WRITE})  # fmt: skip
+_LOGITS = frozenset({Kind.VIEW, Kind.SUM, Kind.PRODUCT, Kind.WRITE, Kind.ROWS})
 _SOFT = (How.SOFTMAX, How.EXP)
 
 
 def softened(flow: Flow, index: int) -> bool:
     """Whether a product goes into a softmax soon: then it is a matrix of logits."""
-    waiting, steps = [index], 0
-    while waiting and steps < 40:
-        steps += 1
-        for use in flow.program.uses[waiting.pop(0)]:
-            step = flow.program[use]
-            if step.how in _SOFT:
-                return True
-            if step.kind in (Kind.VIEW, Kind.SUM, Kind.PRODUCT, Kind.WRITE, Kind.ROWS):
-                waiting.append(use)
-    return False
+    after = flow.program.ahead(index, lambda step: step.kind in _LOGITS)
+    return any(step.how in _SOFT for step in after)
 
 
 def queries_of(reading: Reading) -> dict[str, tuple[int, bool]]:
@@ -83,14 +76,12 @@ def scores(flow: Flow) -> frozenset[str]:
 
 def _reached(flow: Flow, through_scores: bool) -> set[int]:
     """The values that lead to an output, with or without those behind a score."""
-    waiting, seen = list(flow.graph.outputs), set(flow.graph.outputs)
-    while waiting:
-        step = flow.program[waiting.pop()]
-        sources = step.sources if through_scores else _values(flow, step)
-        new = [s for s in sources if s not in seen]
-        seen.update(new)
-        waiting += new
-    return seen
+    every = (
+        (lambda i: flow.program[i].sources)
+        if through_scores
+        else (lambda i: _values(flow, flow.program[i]))
+    )
+    return set(reached(flow.graph.outputs, every))
 
 
 def _values(flow: Flow, step: Step) -> tuple[int, ...]:

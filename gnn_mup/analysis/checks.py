@@ -191,17 +191,13 @@ def _by_own_length(reading: Reading, index: int) -> bool:
 
 def _read_by_weight(reading: Reading, index: int) -> bool:
     kept = (Kind.VIEW, Kind.POINTWISE, Kind.ROWS, Kind.SCATTER, Kind.SUM, Kind.REDUCE)
-    waiting, seen = [index], {index}
-    while waiting:
-        for use in reading.program.uses[waiting.pop()]:
-            if reading.flow.contractions >> use & 1:
-                return True
-            step = reading.program[use]
-            divides = step.kind is Kind.PRODUCT and step.operands[-1].power < 0
-            if (step.kind in kept or divides) and use not in seen:
-                seen.add(use)
-                waiting.append(use)
-    return False
+
+    def through(step: Step) -> bool:
+        divides = step.kind is Kind.PRODUCT and step.operands[-1].power < 0
+        return step.kind in kept or divides
+
+    after = reading.program.ahead(index, through)
+    return any(reading.flow.contractions >> step.index & 1 for step in after)
 
 
 @check

@@ -36,6 +36,7 @@ class Dims:
         self.feature_atoms: list[Dim] = []
         self.merged: set[tuple[int, int]] = set()
         """Axes (value, axis) in which a reshape has merged features with rows."""
+        flow.feature_axes, flow.merged = self.feature_axes, self.merged
         for step in self.program:
             self.of.append(self._dims(step))
             self.feature_axis[step.index] = self._feature_axis(step)
@@ -247,8 +248,9 @@ class Dims:
         if step.how is How.RESHAPE and self._squeezed(step):
             return set()  # one score for each row has no features
         if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
-            for operand in step.operands:
-                if not self.flow.weights[operand.node] or self._is_adjacency(step, operand):
+            for number, operand in enumerate(step.operands):
+                learned = self.flow.pure(operand.node) and self.flow.between_rows(step, number)
+                if not self.flow.weights[operand.node] or learned:
                     continue  # a relation of rows
                 known = self.feature_axes[operand.node]
                 found |= {t for i, t in enumerate(operand.axes) if t is not None and i in known}
@@ -273,16 +275,6 @@ class Dims:
         """Whether a value is known to have no features along its last axis."""
         learned = self.flow.weights[index] and self.flow.data[index]
         return learned and self.feature_axis[index] not in self.feature_axes[index]
-
-    def _is_adjacency(self, step: Step, operand: Operand) -> bool:
-        """Whether an operand made of parameters is summed over rows of the other one."""
-        if step.kind is not Kind.CONTRACT or not self.flow.pure(operand.node):
-            return False
-        others = [slot for pair in step.summed for slot in pair
-                  if step.operands[slot[0]] is not operand]  # fmt: skip
-        return bool(others) and step.how is not How.CONVOLUTION and all(
-            axis not in self.feature_axes[step.operands[number].node] for number, axis in others
-        )  # fmt: skip
 
     def _feature_atoms(self, step: Step) -> Dim:
         """The atoms of a value that are features: of an axis merged with rows not all."""

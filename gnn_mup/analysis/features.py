@@ -99,15 +99,8 @@ class Features:
 
     def _is_matrix(self, index: int) -> bool:
         """Whether rows that were picked serve as matrices, one for each edge (relations)."""
-        waiting = [index]
-        while waiting:
-            for use in self.program.uses[waiting.pop()]:
-                after = self.program[use]
-                if after.kind is Kind.CONTRACT and len(self.program.shape(use)) > 2:
-                    return True
-                if after.kind is Kind.VIEW:
-                    waiting.append(use)
-        return False
+        after = self.program.ahead(index, lambda step: step.kind is Kind.VIEW)
+        return any(s.kind is Kind.CONTRACT and len(self.program.shape(s.index)) > 2 for s in after)
 
     def weight_like(self, index: int) -> bool:
         """Made of parameters alone, or matrices picked from a stack of them (relations)."""

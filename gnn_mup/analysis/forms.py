@@ -9,7 +9,7 @@ from enum import Enum
 
 from ..ir.graph import Site
 from ..ir.program import How, Kind, Step
-from ..ir.source import sums_a_display
+from ..ir.source import takes_a_display
 from .flow import Flow
 
 
@@ -29,7 +29,6 @@ class Verdict(Enum):
     OVER_LAYERS = "sum over layers"
     READOUTS = "sum of readouts"
     MERGE = "summands carry the stream"
-    FROM_INPUT = "skip from the input"
 
 
 @dataclass(frozen=True)
@@ -107,17 +106,26 @@ def sums_of(flow: Flow) -> list[Sum]:
             continue
         here = Sum(root, [], [], expression_of(flow, root))
         _collect(flow, adds, inner, root, 1.0, here)
-        ran = Counter(expression_of(flow, add) for add in here.adds)
-        starts = [leaf.node for leaf in here.leaves if _begins(flow, leaf.node, here.expression)]
-        here.repeats = ran[here.expression] + len(starts)
-        site = flow.graph[root].site
-        if site is not None and sums_a_display(site.file, site.position):
-            here.repeats = 1
+        here.repeats = _repeats(flow, here)
         found.append(here)
     roots = Counter(here.expression for here in found)
     for here in found:
         here.lone = roots[here.expression] == 1
     return found
+
+
+def _repeats(flow: Flow, here: Sum) -> int:
+    """How often a loop has added something to a sum, or put it into the list that is added up; once
+    where the summands are written out."""
+    stack = flow.program[here.root].kind is Kind.REDUCE
+    site = flow.graph[flow.program[here.root].only.node if stack else here.root].site
+    if site is not None and takes_a_display(site.file, site.position):
+        return 1
+    if stack:
+        return len(here.leaves)
+    ran = Counter(expression_of(flow, add) for add in here.adds)
+    starts = [leaf.node for leaf in here.leaves if _begins(flow, leaf.node, here.expression)]
+    return ran[here.expression] + len(starts)
 
 
 def _inner(flow: Flow, adds: dict[int, list[tuple[int, float]]]) -> dict[int, int]:

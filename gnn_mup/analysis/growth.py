@@ -37,9 +37,9 @@ class Growth(Dims):
         """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
         returns its stream returns a width."""
         self.growing = self._owned & self._read
-        flowing = {a for s in streams for a in self.atoms.expand(self.of[s][-1])}
-        ends = {a for a in self._returned if a not in flowing}
-        rows = self.given | {a for dim in self.counted for a in self.atoms.expand(dim)}
+        flowing = self.atoms.classes(self.of[s][-1] for s in streams)
+        ends = self._returned - flowing
+        rows = self.given | self.atoms.classes(self.counted)
         fixed = rows | {a for a in ends if not self._one_of_a_list(a)} | self._heads(rows)
         self.growing -= fixed | self._only_made
         self._fixed = fixed
@@ -78,93 +78,79 @@ class Growth(Dims):
         self._follow_known()
         return {a: n for a, n in open_.items() if a in self.growing}
 
+    # -- sets of classes: all axes are lined up by now ---------------------------------------------
+
     @cached_property
     def _leaves(self) -> list[tuple[Step, str | None]]:
         return [(s, self.program.node(s.index).param) for s in self.program if s.kind is Kind.LEAF]
 
-    @property
+    @cached_property
+    def _data(self) -> list[list[Dim]]:
+        """The axes of each tensor that the example brings along."""
+        return [self.of[s.index] for s, p in self._leaves if p is None and self.flow.data[s.index]]
+
+    @cached_property
     def _owned(self) -> set[int]:
         """Classes of axes of parameters."""
-        return {
-            a for s, p in self._leaves if p for d in self.of[s.index] for a in self.atoms.expand(d)
-        }
+        return self.atoms.classes(dim for s, p in self._leaves if p for dim in self.of[s.index])
 
-    @property
-    def _read(self) -> set[int]:
-        """Classes of features that something sums over, or that the model returns."""
-        found = {a for dim in self.read for a in self.atoms.expand(dim)} | self._returned
-        for step in self.program:  # what nobody reads at all shows nothing
-            if self.flow.contractions >> step.index & 1 and not self._live(step.index):
-                found |= set(self.atoms.expand(self.features(step.index)))
-        for _ in range(3):
-            for atom, source in self.made_of.items():
-                if found & set(self.atoms.expand((atom,))):
-                    found |= set(self.atoms.expand(source))
-                if found & set(self.atoms.expand(source)):
-                    found |= set(self.atoms.expand((atom,)))
-        return found
-
-    def _live(self, index: int) -> bool:
-        return bool(self.program.graph.live >> index & 1)
-
-    @property
+    @cached_property
     def given(self) -> set[int]:
         """Classes of axes that the example brings along."""
-        found: set[int] = set()
-        for step, param in self._leaves:
-            if param is None and self.flow.data[step.index]:
-                found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
-        return found
+        return self.atoms.classes(dim for dims in self._data for dim in dims)
 
-    @property
+    @cached_property
     def columns(self) -> set[int]:
         """Classes of the last axes of what the example brings along: features, coordinates."""
-        data = [s for s, p in self._leaves if p is None and self.flow.data[s.index]]
-        ends = [self.of[s.index][-1] for s in data if len(self.of[s.index]) > 1]
-        return {a for dim in ends for a in self.atoms.expand(dim)}
+        return self.atoms.classes(dims[-1] for dims in self._data if len(dims) > 1)
 
-    @property
-    def _only_made(self) -> set[int]:
-        """Classes of axes of buffers, globals and new tensors."""
-        found: set[int] = set()
-        for step in self.program:
-            made = step.kind is Kind.MADE or (
-                step.kind is Kind.LEAF and not self.flow.data[step.index]
-                and self.program.node(step.index).param is None
-            )  # fmt: skip
-            if made:
-                found |= {a for d in self.of[step.index] for a in self.atoms.expand(d)}
-        learned = self._made_by_weights
+    @cached_property
+    def _returned(self) -> set[int]:
+        ends = [i for i in self.program.graph.outputs if self.flow.weights[i]]
+        return self.atoms.classes(self.features(i) for i in ends)
+
+    @cached_property
+    def _read(self) -> set[int]:
+        """Classes of features that something sums over, or that the model returns; what nobody
+        reads at all shows nothing."""
+        idle = self.flow.contractions & ~self.program.graph.live
+        unread = (self.features(n.index) for n in self.program.graph.members(idle))
+        found = self.atoms.classes([*self.read, *unread]) | self._returned
         for _ in range(3):
-            for atom, source in self.made_of.items():
-                if learned & set(self.atoms.expand(source)):
-                    learned |= set(self.atoms.expand((atom,)))
-        found -= learned
-        for atom, source in self.made_of.items():
-            parts = self.atoms.expand(source)
-            if parts and all(a in found for a in parts):
-                found |= set(self.atoms.expand((atom,))) - learned
+            for made, sources in self._links:
+                found |= sources if found & made else set()
+                found |= made if found & sources else set()
         return found
 
-    @property
+    @cached_property
+    def _links(self) -> list[tuple[set[int], set[int]]]:
+        """Classes of axes that are parts of others, or others side by side, with those."""
+        classes = self.atoms.classes
+        return [(classes([(atom,)]), classes([dim])) for atom, dim in self.made_of.items()]
+
+    @cached_property
+    def _only_made(self) -> set[int]:
+        """Classes of axes of buffers, globals and new tensors."""
+        brought = [s for s, p in self._leaves if p is None and not self.flow.data[s.index]]
+        new = [*brought, *(s for s in self.program if s.kind is Kind.MADE)]
+        learned = self._made_by_weights()
+        for _ in range(3):
+            for made, sources in self._links:
+                learned |= made if learned & sources else set()
+        found = self.atoms.classes(dim for s in new for dim in self.of[s.index]) - learned
+        for made, sources in self._links:
+            found |= made - learned if sources and sources <= found else set()
+        return found
+
     def _made_by_weights(self) -> set[int]:
         """Classes of features that some weight has made."""
-        found: set[int] = set()
-        for step in self.program:
-            if self.flow.contractions >> step.index & 1 and self.of[step.index]:
-                found |= set(self.atoms.expand(self.features(step.index)))
-            elif step.kind is Kind.ROWS and self.flow.pure(step.sources[0]):
-                found |= set(self.atoms.expand(self.of[step.index][-1]))
-        rows = [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
-        return found | {a for i in rows for a in self.atoms.expand(self.features(i))}
+        made = [n.index for n in self.program.graph.members(self.flow.contractions)]
+        made += [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
+        looked_up = [self.of[s.index][-1] for s in self.program
+                     if s.kind is Kind.ROWS and self.flow.pure(s.sources[0])]  # fmt: skip
+        return self.atoms.classes([*map(self.features, made), *looked_up])
 
-    @property
-    def _returned(self) -> set[int]:
-        graph = self.program.graph
-        ends = [i for i in graph.outputs if self.of[i] and self.flow.weights[i]]
-        return {a for i in ends for a in self.atoms.expand(self.features(i))}
-
-    @property
+    @cached_property
     def _known(self) -> dict[int, bool]:
         found: dict[int, bool] = {}
         for dim, grows in self._known_axes:
@@ -172,12 +158,12 @@ class Growth(Dims):
                 found.update(dict.fromkeys(dim, grows))
         return found
 
-    @property
+    @cached_property
     def _known_wholes(self) -> list[Dim]:
         """Axes of several factors that grow."""
         return [dim for dim, grows in self._known_axes if grows and len(dim) > 1]
 
-    @property
+    @cached_property
     def _known_axes(self) -> list[tuple[Dim, bool]]:
         return [
             (self.atoms.expand(self.of[step.index][axis]), grows)
@@ -201,7 +187,7 @@ class Growth(Dims):
 
     def axes_of(self, index: int) -> set[int]:
         """The classes of all axes of a value."""
-        return {a for dim in self.of[index] for a in self.atoms.expand(dim)}
+        return self.atoms.classes(self.of[index])
 
     def _heads(self, rows: set[int]) -> set[int]:
         """Of a width that is split the leading factors that are never summed over alone; rows that

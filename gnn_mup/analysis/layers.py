@@ -33,20 +33,9 @@ def reads_layers_one_by_one(flow: Flow) -> bool:
         if stack.kind is not Kind.JOIN or not stack.stacked or len(stack.sources) < 2:
             continue
         chained = all(flow.learned(early, late) for early, late in pairwise(stack.sources))
-        if chained and _goes_into_cell(flow, stack.index):
+        after = flow.program.ahead(stack.index, lambda step: step.kind is Kind.VIEW)
+        if chained and any(step.how is How.RECURRENT for step in after):
             return True
-    return False
-
-
-def _goes_into_cell(flow: Flow, index: int) -> bool:
-    waiting = [index]
-    while waiting:
-        for use in flow.program.uses[waiting.pop()]:
-            step = flow.program[use]
-            if step.how is How.RECURRENT:
-                return True
-            if step.kind is Kind.VIEW:
-                waiting.append(use)
     return False
 
 

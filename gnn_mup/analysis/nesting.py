@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..ir.program import Kind
+from ..ir.program import Kind, reached
 from .flow import Flow
 from .forms import Sum, Verdict
 
@@ -66,16 +66,13 @@ class Nesting:
         """Whether a way through weights, and no neighbours, leads from one sum to the next without
         passing a step."""
         way = self.graph.between(start, end)
-        waiting, seen = [start], {start}
-        while waiting:
-            for use in self.flow.program.uses[waiting.pop()]:
-                if use == end:
-                    return True
-                inside = way >> use & 1 and use not in roots and not self.flow.mixing >> use & 1
-                if inside and use not in seen:
-                    seen.add(use)
-                    waiting.append(use)
-        return False
+
+        def onward(here: int) -> list[int]:
+            after = self.flow.program.uses[here]
+            return [u for u in after if u == end or (
+                way >> u & 1 and u not in roots and not self.flow.mixing >> u & 1)]  # fmt: skip
+
+        return end in reached([start], onward)
 
     def _inside_branches(self) -> None:
         """A sum of another sort whose every way to the outputs leads through a branch is a detail
@@ -103,16 +100,9 @@ class Nesting:
 
     def _escapes(self, inner: Sum, outer: Sum) -> bool:
         """Whether the inner sum reaches an output without passing the outer one."""
-        seen, waiting = {outer.root}, [inner.root]
-        while waiting:
-            index = waiting.pop()
-            if self.graph.output_mask >> index & 1:
-                return True
-            for use in self.flow.program.uses[index]:
-                if use not in seen:
-                    seen.add(use)
-                    waiting.append(use)
-        return False
+        uses = self.flow.program.uses
+        ways = reached([inner.root], lambda here: [u for u in uses[here] if u != outer.root])
+        return any(self.graph.output_mask >> here & 1 for here in ways)
 
     def _on_stream_of(self, inner: Sum, outer: Sum) -> bool:
         assert inner.stream is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from ..ir.graph import Aggregation
-from ..ir.program import How, Kind, Step
+from ..ir.program import How, Kind, Step, reached
 from .flow import Flow
 
 _HANDED_ON = frozenset({Kind.VIEW, Kind.PICK, Kind.ROWS, Kind.JOIN, Kind.POINTWISE, Kind.WRITE})
@@ -23,21 +23,15 @@ def is_normalised(flow: Flow, aggregation: Aggregation) -> bool:
 
 def _sums_in(flow: Flow, index: int) -> list[Step]:
     """The steps that collect rows for this value: several where aggregations are joined."""
-    waiting, seen, found = [index], {index}, []
-    while waiting:
-        step = flow.program[waiting.pop()]
-        if step.kind is Kind.SCATTER or (
-            step.kind is Kind.CONTRACT and flow.mixing >> step.index & 1
-        ):
-            found.append(step)
-            continue
-        if step.kind is Kind.CONTRACT:
-            continue
-        for source in step.sources:
-            if source not in seen and flow.graph[source].floating:
-                seen.add(source)
-                waiting.append(source)
-    return found
+
+    def onward(here: int) -> list[int]:
+        step = flow.program[here]
+        stops = step.kind in (Kind.SCATTER, Kind.CONTRACT)
+        return [] if stops else [s for s in step.sources if flow.graph[s].floating]
+
+    steps = [flow.program[i] for i in reached([index], onward)]
+    return [s for s in steps if s.kind is Kind.SCATTER or (
+        s.kind is Kind.CONTRACT and flow.mixing >> s.index & 1)]  # fmt: skip
 
 
 def divided(flow: Flow, step: Step) -> bool:
@@ -62,16 +56,11 @@ def divided(flow: Flow, step: Step) -> bool:
 
 def _numbers(flow: Flow, index: int) -> set[int]:
     """The inputs that numbers of rows come from: an edge index, the graphs of nodes."""
-    waiting, seen = [index], {index}
-    found: set[int] = set()
-    while waiting:
-        step = flow.program[waiting.pop()]
-        sources = {s for s in step.sources if not flow.graph[s].floating}
-        if not sources:
-            found.add(step.index)
-        waiting += sources - seen
-        seen |= sources
-    return found
+
+    def numbers(here: int) -> list[int]:
+        return [s for s in flow.program[here].sources if not flow.graph[s].floating]
+
+    return {here for here in reached([index], numbers) if not numbers(here)}
 
 
 def _given_is_normalised(flow: Flow, adjacency: int) -> bool:
@@ -82,25 +71,21 @@ def _given_is_normalised(flow: Flow, adjacency: int) -> bool:
 
 def _factors(flow: Flow, index: int) -> list[int]:
     """What a message was multiplied by, since it was made."""
-    found: list[int] = []
-    waiting, seen = [index], {index}
-    while waiting:
-        step = flow.program[waiting.pop()]
-        if step.kind is Kind.PRODUCT and len(step.operands) > 1:
-            for operand in step.operands:
-                found.append(operand.node)
-                if operand.power < 0:
-                    found.append(step.index)
-            new = [o.node for o in step.operands]
-        elif step.kind in _HANDED_ON or flow.program.same(step.index) is not None:
-            new = list(step.sources[:1]) if step.kind is not Kind.JOIN else list(step.sources)
-        else:
-            continue
-        for source in new:
-            if source not in seen:
-                seen.add(source)
-                waiting.append(source)
-    return found
+
+    def onward(here: int) -> tuple[int, ...]:
+        step = flow.program[here]
+        if _is_product(step) or step.kind is Kind.JOIN:
+            return step.sources
+        handed_on = step.kind in _HANDED_ON or flow.program.same(here) is not None
+        return step.sources[:1] if handed_on else ()
+
+    products = [s for i in reached([index], onward) if _is_product(s := flow.program[i])]
+    quotients = [s.index for s in products if any(o.power < 0 for o in s.operands)]
+    return [*(source for s in products for source in s.sources), *quotients]
+
+
+def _is_product(step: Step) -> bool:
+    return step.kind is Kind.PRODUCT and len(step.operands) > 1
 
 
 def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) -> bool:
@@ -137,7 +122,7 @@ def _divided(flow: Flow, index: int) -> bool:
             step = flow.program[use]
             if step.how is How.RECIPROCAL:
                 return True
-            if step.kind is Kind.PRODUCT and len(step.operands) > 1:
+            if _is_product(step):
                 below = [o.node for o in step.operands if o.power < 0]
                 if here in below:
                     return True
@@ -161,16 +146,16 @@ def _counts(flow: Flow, index: int) -> bool:
 
 def _collected(flow: Flow, index: int) -> bool:
     """Whether a value was collected from rows, and nothing but added up since."""
-    waiting = [index]
-    while waiting:
-        step = flow.program[waiting.pop()]
-        if step.kind is Kind.SCATTER:
-            return True
-        if step.kind in (Kind.VIEW, Kind.SUM, Kind.ROWS, Kind.POINTWISE) or (
-            step.kind is Kind.PRODUCT and len(step.operands) == 1
-        ):
-            waiting += step.sources[:2] if step.kind is Kind.SUM else step.sources[:1]
-    return False
+
+    def onward(here: int) -> tuple[int, ...]:
+        step = flow.program[here]
+        if step.kind is Kind.SUM:
+            return step.sources[:2]
+        single = step.kind is Kind.PRODUCT and len(step.operands) == 1
+        handed_on = single or step.kind in (Kind.VIEW, Kind.ROWS, Kind.POINTWISE)
+        return step.sources[:1] if handed_on else ()
+
+    return any(flow.program[i].kind is Kind.SCATTER for i in reached([index], onward))
 
 
 __all__ = ["divided", "is_normalised"]

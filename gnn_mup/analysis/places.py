@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from ..ir.program import How, Kind, Step
+from ..ir.program import How, Kind, Step, reached
 from ..rules.placement import Basis, Placement
 from ..rules.table import Kind as Width
 from ..rules.table import Role
@@ -121,20 +121,18 @@ class Places:
         """The fan-in of the product in which this layer's output serves as a matrix, or 0."""
         dims, program = self.reading.dims, self.reading.program
         own = set(dims.atoms.expand(dims.features(index)))
-        waiting, seen = [index], {index}
-        while waiting:
-            here = waiting.pop()
-            for use in program.uses[here]:
-                step = program[use]
+
+        def onward(here: int) -> list[int]:
+            after = (program[use] for use in program.uses[here])
+            kept = (Kind.VIEW, Kind.POINTWISE)
+            return [s.index for s in after if s.kind in kept or self._adds_bias(s)]
+
+        for here in reached([index], onward):
+            for step in (program[use] for use in program.uses[here]):
                 if step.kind is Kind.CONTRACT and not self._weighs(step):
                     found = self._as_matrix(step, here, own)
                     if found:
                         return found
-                elif (step.kind in (Kind.VIEW, Kind.POINTWISE) or self._adds_bias(step)) and (
-                    use not in seen
-                ):
-                    seen.add(use)
-                    waiting.append(use)
         return 0
 
     def _weighs(self, step: Step) -> bool:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from ..ir.graph import Graph
-from ..ir.opset import read
-from ..ir.program import Kind, Step
+from ..ir.program import Kind, Program, Step
 from ..ir.source import sum_call
 from .extend import Weight
 from .flow import Flow
@@ -36,14 +34,13 @@ class Reading:
 
     def __init__(
         self,
-        graph: Graph,
+        program: Program,
         described: Mapping[str, Weight] | None = None,
         grows: Mapping[str, tuple[bool, ...]] | None = None,
     ) -> None:
-        self.graph, self.program = graph, read(graph)
+        self.graph, self.program = program.graph, program
         self.flow = Flow(self.program)
         self.dims = Growth(self.flow, described, grows)
-        self.flow.feature_axes, self.flow.merged = self.dims.feature_axes, self.dims.merged
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
         self.spans: list[Span] = []

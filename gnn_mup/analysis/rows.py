@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from ..ir.program import How, Kind, Operand, Step
+from ..ir.program import How, Kind, Operand, Step, reached
 from .features import Features
 
 
@@ -42,11 +42,11 @@ class Rows(Features):
         (a learned adjacency)."""
         weighs = [self.weight_like(s) for s in step.sources[:2]]
         if any(weighs):
-            return not all(weighs) and self._between_rows(step, weighs.index(True))
+            return not all(weighs) and self.between_rows(step, weighs.index(True))
         # Not logits, and no matrix that a layer has made.
         return any(self.data[s] for s in step.sources[:2]) and not self._sums_features(step)
 
-    def _between_rows(self, step: Step, weight: int) -> bool:
+    def between_rows(self, step: Step, weight: int) -> bool:
         """Whether a weight is summed over an axis of the data that is none of features, or not of
         features alone."""
         slots = [(step.sources[number], axis) for pair in step.summed for number, axis in pair
@@ -135,20 +135,20 @@ class Rows(Features):
 
     def _gathers(self, index: int) -> Iterator[int]:
         """Indices by which rows of features were gathered into this value, by this layer."""
-        waiting, seen = [index], {index}
-        while waiting:
-            step = self.program[waiting.pop()]
-            if step.kind is Kind.ROWS and len(step.sources) > 1 and not self.pure(step.sources[0]):
-                for chosen in step.sources[1:]:
-                    if self.is_relation(chosen):
-                        yield self.program.origin(chosen)[0]
-                continue
-            if step.kind is Kind.SCATTER and self.graph[step.index].floating:
-                continue
-            for source in step.sources:
-                if source not in seen and self.graph[source].floating:
-                    seen.add(source)
-                    waiting.append(source)
+
+        def onward(here: int) -> list[int]:
+            step = self.program[here]
+            collected = step.kind is Kind.SCATTER and self.graph[here].floating
+            stops = collected or self._picks_features(step)
+            return [] if stops else [s for s in step.sources if self.graph[s].floating]
+
+        for step in (self.program[i] for i in reached([index], onward)):
+            for chosen in step.sources[1:] if self._picks_features(step) else ():
+                if self.is_relation(chosen):
+                    yield self.program.origin(chosen)[0]
+
+    def _picks_features(self, step: Step) -> bool:
+        return step.kind is Kind.ROWS and len(step.sources) > 1 and not self.pure(step.sources[0])
 
     def _other_end(self, source: int, target: int) -> bool:
         return source != target and not self.graph[target].ancestors >> source & 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..ir.program import Kind, reached
 from .flow import Flow
 from .forms import Leaf, Sum, Verdict, sums_of
 from .levels import set_levels
@@ -161,7 +162,7 @@ class Streams(Terms):
             found.verdict = Verdict.LEARNED
         else:
             self._judge_once(found)
-            if found.verdict in (Verdict.STEP, Verdict.MERGE, Verdict.FROM_INPUT):
+            if found.verdict in (Verdict.STEP, Verdict.MERGE):
                 fixed = found.stream is not None and self._fixed(found.stream, early)
                 if found.residual and found.stream is not None and not fixed:
                     way = self.graph.between(early.root, found.stream.node)
@@ -217,12 +218,11 @@ class Streams(Terms):
             found.stream, found.branches = leaf, made
             start = self._latest_common(leaf, made[0])
             coefficient = self._coefficient(leaf, start)
-            if self._reads_out(found) or self._gated(found, start, True):
+            stack = found.repeats > 1 and self.program[found.root].kind is Kind.REDUCE
+            if stack or self._reads_out(found) or self._gated(found, start, True):
                 found.verdict, found.stream, found.branches = Verdict.NONE, None, []
             elif abs(coefficient - 1.0) > 1e-6 and not self._normed(found.root):
                 found.verdict, found.coefficient = Verdict.SCALED, coefficient
-            elif self.graph[leaf.origin].is_input:
-                found.verdict = Verdict.FROM_INPUT
             elif found.repeats == 1:
                 found.verdict = Verdict.STEP
             return
@@ -310,18 +310,11 @@ class Streams(Terms):
         if not self.flow.pure(found.stream.node):
             return False
         made = self.graph[found.root].ancestors
-        waiting = [n.index for n in self.graph.members(made)
-                   if self.flow.data[n.index] and n.floating]  # fmt: skip
-        seen = {found.root, *waiting}
-        while waiting:
-            here = waiting.pop()
-            if self.graph.output_mask >> here & 1:
-                return False
-            for use in self.program.uses[here]:
-                if use not in seen:
-                    seen.add(use)
-                    waiting.append(use)
-        return True
+        starts = [n.index for n in self.graph.members(made)
+                  if self.flow.data[n.index] and n.floating]  # fmt: skip
+        uses = self.program.uses
+        ways = reached(starts, lambda here: [u for u in uses[here] if u != found.root])
+        return not any(self.graph.output_mask >> here & 1 for here in ways)
 
     def _mixes(self, found: Sum) -> bool:
         assert found.stream is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from ..ir.program import How, Kind
+from ..ir.program import How, Kind, reached
 from .flow import Flow
 from .forms import Leaf, Sum, addends, products_in
 
@@ -39,14 +39,17 @@ class Terms:
         )
 
     def _gated(self, found: Sum, root: int, plain: bool) -> bool:
-        """``g * h + (1 - g) * x``, ``x + g * (h - x)``: the coefficient of the stream is learned,
-        or depends on data."""
-        pairs = [pair for leaf in found.leaves for pair in products_in(self.flow, leaf)]
-        for value, gate in pairs:
+        """``g * h + (1 - g) * x``, ``x + g * (h - x)``, ``x + g * h - g * x``: the coefficient of
+        the stream is learned, or depends on data."""
+        products = [(x, *pair) for x in found.leaves for pair in products_in(self.flow, x)]
+        pairs = [(value, gate) for _, value, gate in products]
+        for leaf, value, gate in products:
             if not self.flow.carried[value] >> root & 1:
                 continue
             learned = self.flow.data[gate] and not plain
-            if learned or self._complement(gate, pairs) or self._opposes(value, root):
+            exchanged = any(g == gate and x.coefficient * leaf.coefficient < 0
+                            for x, _, g in products)  # fmt: skip
+            if learned or exchanged or self._complement(gate, pairs) or self._opposes(value, root):
                 return True
         return False
 
@@ -122,16 +125,11 @@ class Terms:
 
     def _normed(self, index: int) -> bool:
         """Whether nothing but norms take up the sum: then only the summands' proportion matters."""
-        waiting, norms = [index], 0
-        while waiting:
-            for use in self.program.live_uses(waiting.pop()):
-                if use.kind is Kind.NORM:
-                    norms += 1
-                elif self.program.same(use.index) is not None:
-                    waiting.append(use.index)
-                else:
-                    return False
-        return norms > 0
+        uses, same = self.program.live_uses, self.program.same
+        ways = reached([index], lambda here: [
+            s.index for s in uses(here) if same(s.index) is not None])  # fmt: skip
+        after = [s for here in ways for s in uses(here) if same(s.index) is None]
+        return bool(after) and all(s.kind is Kind.NORM for s in after)
 
     def _latest_common(self, leaf: Leaf, other: Leaf) -> int:
         """The latest value that one summand carries on and the other was made from, or -1."""

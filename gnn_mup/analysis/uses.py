@@ -268,15 +268,10 @@ class Uses:
                 norms |= (1 << step.index) * (use.param in self.params_of(step.index))
         if graph[use.node].ancestors & norms:
             return True
-        waiting = [use.node] if norms else []
-        while waiting:
-            for after in self.program.uses[waiting.pop()]:
-                step = self.program[after]
-                if step.kind is Kind.PRODUCT and graph[after].ancestors & norms:
-                    return True
-                if step.kind is Kind.VIEW or step.how is How.SUM:
-                    waiting.append(after)
-        return False
+        after = self.program.ahead(
+            use.node, lambda step: step.kind is Kind.VIEW or step.how is How.SUM
+        )
+        return any(s.kind is Kind.PRODUCT and graph[s.index].ancestors & norms for s in after)
 
 
 def reshaped(old: tuple[int, ...], axes: Axes, new: tuple[int, ...]) -> Axes:

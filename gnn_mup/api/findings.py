@@ -19,6 +19,7 @@ from ..base.deltas import Sizes
 from ..base.shapes import BaseShapes
 from ..errors import SurgeryError
 from ..ir.example import Call, cloned
+from ..ir.opset import read
 from ..ir.trace import trace
 from ..rules.notes import Note
 from ..rules.placement import Placement
@@ -74,8 +75,8 @@ def _read(
 ) -> tuple[Reading, dict[str, Weight], dict[str, str]]:
     """A reading, what was told of weights of kernels that nobody knows, and which of that was
     measured, with the kernel's name."""
-    told, graph = described(model), trace(model, *cloned(call))
-    reading = Reading(graph, told, grows)
+    told, program = described(model), read(trace(model, *cloned(call)))
+    reading = Reading(program, told, grows)
     unknown = reading.uses.unknown
     if not unknown or not options.audit:
         return reading, told, {}
@@ -85,7 +86,7 @@ def _read(
     if not measured:
         return reading, told, {}
     told = {**measured, **told}
-    return Reading(graph, told, grows), told, {name: unknown[name] for name in measured}
+    return Reading(program, told, grows), told, {name: unknown[name] for name in measured}
 
 
 def _with_insertions(
@@ -103,7 +104,7 @@ def _with_insertions(
     may_insert &= any(isinstance(m, MessagePassing) for m in model.modules())
     if reading.streams.steps or not may_insert or not _insertable(reading):
         return Findings(reading, reading.depth)
-    deep = Reading(trace(model, *cloned(call), calls=True), told, grows)
+    deep = Reading(read(trace(model, *cloned(call), calls=True)), told, grows)
     try:
         found = insertions(model, deep)
         draft_insertions(Drafts(model), found, 1.0)

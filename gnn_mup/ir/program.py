@@ -6,12 +6,15 @@ these kinds and nothing of operation names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import TypeVar
 
 from .graph import Graph, Node
+
+T = TypeVar("T", bound=Hashable)
 
 
 class Kind(Enum):
@@ -121,6 +124,18 @@ class Step:
         return self.operands[0]
 
 
+def reached(starts: Iterable[T], onward: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """All that one comes to from some values, these included, each once."""
+    waiting = list(dict.fromkeys(starts))
+    seen = set(waiting)
+    while waiting:
+        here = waiting.pop()
+        yield here
+        new = [there for there in dict.fromkeys(onward(here)) if there not in seen]
+        seen.update(new)
+        waiting += new
+
+
 class Program:
     """All steps of a forward pass, in the order in which they ran."""
 
@@ -159,6 +174,14 @@ class Program:
         """Those of them that some output was made from."""
         return [self.steps[i] for i in self.uses[index] if self.graph.live >> i & 1]
 
+    def ahead(self, index: int, through: Callable[[Step], bool]) -> Iterator[Step]:
+        """The steps that take a value up, at once or by way of steps that let it ``through``."""
+
+        def onward(here: int) -> list[int]:
+            return self.uses[here] if here == index or through(self.steps[here]) else []
+
+        return (self.steps[i] for i in reached([index], onward) if i != index)
+
     def origin(self, index: int) -> tuple[int, float]:
         """The value that this is a view of, or a constant multiple, and that constant."""
         coefficient = 1.0
@@ -180,4 +203,4 @@ class Program:
         return None
 
 
-__all__ = ["Axes", "How", "Kind", "Operand", "Program", "Slot", "Step"]
+__all__ = ["Axes", "How", "Kind", "Operand", "Program", "Slot", "Step", "reached"]

@@ -114,22 +114,24 @@ def _runs_in(code: CodeType, body: ast.expr) -> bool:
 
 def sum_call(file: str, position: Position | None) -> ast.Call | None:
     """The built-in ``sum(...)`` that stands at a position, if it is one."""
-    if position is None:
-        return None
+    call = _call_at(file, position)
+    built_in = call is not None and isinstance(call.func, ast.Name) and call.func.id == BUILT_IN_SUM
+    return call if built_in else None
+
+
+def takes_a_display(file: str, position: Position | None) -> bool:
+    """Whether a call is handed tensors that are written out, ``sum([x, h])``: as many as stand
+    there, whatever the depth of the model."""
+    call = _call_at(file, position)
+    return call is not None and any(isinstance(a, ast.Tuple | ast.List) for a in call.args[:1])
+
+
+def _call_at(file: str, position: Position | None) -> ast.Call | None:
     try:
-        node = expression_at(file, position)
+        node = None if position is None else expression_at(file, position)
     except SurgeryError:
         return None  # no source: said where it is edited
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        return None
-    return node if node.func.id == BUILT_IN_SUM else None
-
-
-def sums_a_display(file: str, position: Position | None) -> bool:
-    """Whether an expression is the built-in ``sum`` of summands that are written out: as many as
-    stand there, whatever the depth of the model."""
-    call = sum_call(file, position)
-    return call is not None and isinstance(call.args[0], ast.Tuple | ast.List)
+    return node if isinstance(node, ast.Call) else None
 
 
 __all__ = [
@@ -141,6 +143,6 @@ __all__ = [
     "spans",
     "stamp",
     "sum_call",
-    "sums_a_display",
+    "takes_a_display",
     "tree_of",
 ]
