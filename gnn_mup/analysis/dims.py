@@ -7,6 +7,7 @@ their atoms become one class; a reshape splits a class into factors or puts some
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from ..ir.program import How, Kind, Operand, Step
 from .atoms import Atoms, Dim
@@ -196,12 +197,17 @@ class Dims:
 
     def joins_in(self, dim: Dim) -> list[tuple[int, list[Dim]]]:
         """The steps that put values side by side along this axis, with those values' axes."""
-        here = set(self.atoms.expand(dim))
-        found = []
+        found = {i for atom in self.atoms.expand(dim) for i in self._joined.get(atom, ())}
+        steps = [self.program[index] for index in sorted(found)]
+        return [(s.index, [self.of[o][s.axis or 0] for o in s.sources]) for s in steps]
+
+    @cached_property
+    def _joined(self) -> dict[int, list[int]]:
+        """For each class the steps that put values side by side along it."""
+        found: dict[int, list[int]] = {}
         for atom, index in self.joins.items():
-            if here & set(self.atoms.expand((atom,))):
-                step = self.program[index]
-                found.append((index, [self.of[s][step.axis or 0] for s in step.sources]))
+            for root in self.atoms.expand((atom,)):
+                found.setdefault(root, []).append(index)
         return found
 
     def features(self, index: int) -> Dim:

@@ -3,6 +3,7 @@ layer. Pure: changes verdicts only."""
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping
 
 from ..ir.program import Kind, reached
@@ -31,10 +32,13 @@ class Nesting:
         self.flow, self.graph, self.sums, self.before = flow, flow.graph, sums, before
 
     def settle(self) -> None:
-        for outer in sorted(self._steps(), key=lambda s: s.root):
-            if not outer.residual:
+        steps = sorted(self._steps(), key=lambda s: s.root)
+        roots = [s.root for s in steps]
+        for number, outer in enumerate(steps):
+            if not outer.residual or outer.stream is None:
                 continue
-            inside = [s for s in self._steps() if s is not outer and self.is_inside(s, outer)
+            later = steps[bisect(roots, outer.stream.origin) : number]
+            inside = [s for s in later if s.residual and self.is_inside(s, outer)
                       and not self._escapes(s, outer)]  # fmt: skip
             same = [s for s in inside if self._on_stream_of(s, outer)]
             if self._chained(same):

@@ -173,8 +173,8 @@ class Places:
         return False
 
     def _read(self, use: Use) -> tuple[int, ...]:
-        leaf = next(n.index for n in self.graph if n.param == use.param)
-        return tuple(a for axis in use.in_axes for a in self.reading.dims.of[leaf][axis])
+        dims = self.reading.dims.of[self.reading.leaf(use.param)]
+        return tuple(a for axis in use.in_axes for a in dims[axis])
 
     def _joined(self, use: Use, kind: Width) -> float:
         """Jumping knowledge by concatenation: fan_in / D, which grows with depth."""

@@ -72,6 +72,7 @@ class Owners:
     def __init__(self, model: nn.Module) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
         self._methods: dict[tuple[int, int], bool] = {}
+        self._codes: dict[type[nn.Module], set[int]] = {}
 
     def stack(self, frame: FrameType | None) -> tuple[Frame, ...]:
         """The running functions, innermost first, up to the nearest method of a module."""
@@ -94,8 +95,15 @@ class Owners:
         module = frame.f_locals[code.co_varnames[0]]
         key = (id(code), id(module))
         if key not in self._methods:
-            self._methods[key] = any(f.__code__ is code for f in methods(module))
+            own = any(f.__code__ is code for f in methods(module))
+            self._methods[key] = own or self._runs_in(type(module), code)
         return owner if self._methods[key] else None
+
+    def _runs_in(self, cls: type[nn.Module], code: CodeType) -> bool:
+        """Whether code belongs to a method of a class, asked once for all modules of the class."""
+        if cls not in self._codes:
+            self._codes[cls] = {id(f.__code__) for f in methods_of(cls)}
+        return id(code) in self._codes[cls]
 
     def self_of(self, frame: FrameType) -> str | None:
         """The module that is a function's first argument."""
@@ -107,11 +115,15 @@ class Owners:
 
 
 def methods(module: nn.Module) -> Iterator[FunctionType]:
-    """The methods of a module, those that are set on the object included; of decorated ones also
-    what is inside."""
-    own = [v.__func__ for v in vars(module).values() if isinstance(v, MethodType)]
-    of_classes = [v for cls in type(module).__mro__ for v in cls.__dict__.values()]
-    for value in (*own, *of_classes):
+    """The methods that are set on a module itself; of decorated ones also what is inside."""
+    for value in vars(module).values():
+        if isinstance(value, MethodType):
+            yield from unwrapped(value.__func__)
+
+
+def methods_of(cls: type[nn.Module]) -> Iterator[FunctionType]:
+    """The methods of a class and of those above it; of decorated ones also what is inside."""
+    for value in (v for above in cls.__mro__ for v in above.__dict__.values()):
         yield from unwrapped(value.fget if isinstance(value, property) else value)
 
 
@@ -138,5 +150,6 @@ __all__ = [
     "is_library",
     "is_plumbing",
     "methods",
+    "methods_of",
     "unwrapped",
 ]

@@ -115,7 +115,7 @@ class Step:
     constant: float = 0.0
     """A number that is added."""
 
-    @property
+    @cached_property
     def sources(self) -> tuple[int, ...]:
         return tuple(o.node for o in self.operands)
 

@@ -101,6 +101,7 @@ class Drafts:
         self.model = model
         self.modules = dict(model.named_modules())
         self.drafts: dict[str, Draft] = {}
+        self._checked: set[tuple[int, Position, str]] = set()
         self.problems: list[str] = []
         self.left_out: list[LeftOut] = []
         self.scaled: dict[Factor, list[tuple[int, int]]] = {}
@@ -221,12 +222,17 @@ class Drafts:
                 )
             return
         for step in steps:
+            here = action if step is steps[-1] else "enter"
+            known = (id(step.function.code), step.position, here)
+            if known in self._checked:
+                continue
             file = step.function.code.co_filename
             check_source(step.function.code)
             node = expression_at(file, step.position)
             if node is None:
                 raise SurgeryError(f"{file}:{step.position.line}: no expression stands there")
-            check_edit(node, action if step is steps[-1] else "enter")
+            check_edit(node, here)
+            self._checked.add(known)
 
 
 def _begun(graph: Graph, consumer: int) -> list[Pair]:
