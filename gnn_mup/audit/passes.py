@@ -63,7 +63,7 @@ def steps(
     draw = torch.Generator().manual_seed(SEED)
     out = {}
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:  # what is frozen takes no step
+        if parameter.is_sparse:  # an adjacency that is kept as a parameter
             continue
         sign = torch.randint(0, 2, parameter.shape, generator=draw).mul_(2).sub_(1)
         sign = sign.to(parameter.device, parameter.dtype)

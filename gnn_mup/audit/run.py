@@ -82,8 +82,11 @@ def measure(
         finally:
             restore(model)
     branch = residual_factor(plan.depth, plan.base_depth) * plan.settings.multipliers.branch
+    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
     rows = Judge(plan, after, before, branch, measured).rows()
-    unread = [n for n, r in plan.params.items() if r.used and n not in {row.name for row in rows}]
+    rows = [row for row in rows if row.what != "rate" or row.name not in frozen]
+    seen = {row.name for row in rows} | frozen
+    unread = [n for n, r in plan.params.items() if r.used and n not in seen]
     if unread:
         remarks.append(f"not measured: {', '.join(fold_names(unread))}")
     sizes = (rms(first[0]), rms(last[0])) if first and last else None
