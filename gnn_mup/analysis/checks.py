@@ -236,9 +236,7 @@ def dot_products(reading: Reading) -> Iterator[Note]:
         size = program.shape(factors[0])[-1]
         site = node.site
         where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
-        if not reading.graph.descendants[step.index] & flow.contractions and not softened(
-            flow, step.index
-        ):
+        if _is_last(reading, step.index) and not softened(flow, step.index):
             yield Note(
                 Code.DOT_PRODUCT_DECODER,
                 f"a dot product of features is the decoder: divide its logits by the width "
@@ -272,6 +270,7 @@ def tied_decoders(reading: Reading) -> Iterator[Note]:
 
 
 def _is_last(reading: Reading, index: int) -> bool:
+    """Whether no weight reads what is made of a value."""
     return not reading.graph.descendants[index] & reading.flow.contractions
 
 

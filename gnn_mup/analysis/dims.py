@@ -271,11 +271,9 @@ class Dims:
 
     def _is_pairs(self, step: Step) -> bool:
         """Whether features are summed over with features, and rows stand on both sides."""
-        slots = [slot for pair in step.summed for slot in pair]
-        pure = [self.flow.pure(s) for s in step.sources[:2]]
-        return step.kind is Kind.CONTRACT and step.how is How.PLAIN and not any(pure) and all(
-            axis in self.feature_axes[step.operands[number].node] for number, axis in slots
-        )  # fmt: skip
+        product = step.kind is Kind.CONTRACT and step.how is How.PLAIN
+        weighs = product and any(map(self.flow.pure, step.sources[:2]))
+        return product and not weighs and self.flow.over_features(step)
 
     def _has_none(self, index: int) -> bool:
         """Whether a value is known to have no features along its last axis."""

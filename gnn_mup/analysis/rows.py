@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -58,10 +58,12 @@ class Rows(Features):
         """Whether a product sums over an axis that is one of features on both sides, or of learned
         features with what the example brings along (a lattice, a rotation)."""
         learned = {i for i, source in enumerate(step.sources[:2]) if self.weights[source]} or {0, 1}
-        slots = [slot for pair in step.summed for slot in pair if slot[0] in learned]
-        return bool(self.feature_axes) and all(
-            axis in self.feature_axes[step.operands[number].node] for number, axis in slots
-        )
+        return bool(self.feature_axes) and self.over_features(step, learned)
+
+    def over_features(self, step: Step, operands: Collection[int] = (0, 1)) -> bool:
+        """Whether all axes of these operands that a product sums over are axes of features."""
+        slots = [slot for pair in step.summed for slot in pair if slot[0] in operands]
+        return all(axis in self.feature_axes[step.operands[number].node] for number, axis in slots)
 
     def _collects(self, step: Step) -> bool:
         """Whether rows that were gathered, or paired with every other row, are summed up again and

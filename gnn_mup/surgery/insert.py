@@ -10,7 +10,7 @@ from torch_geometric.nn import MessagePassing
 from ..analysis.reading import Reading, Span
 from ..errors import SurgeryError
 from ..ir.graph import Call, Graph, Site
-from ..ir.program import Kind
+from ..ir.program import Kind, reached
 from ..rules.display import factor_text
 from ..rules.plan import Branch
 from .drafts import Drafts
@@ -82,16 +82,14 @@ def way_round(reading: Reading, span: Span) -> int | None:
     same = [n.index for n in graph.members(flow.carried[start])
             if reading.program[n.index].kind is not Kind.LEAF]  # fmt: skip
     inside = graph.between(start, span.end)
-    seen: set[int] = set()
-    waiting = [*(same or [start]), span.start]  # behind dropout it is another node
-    waiting += [twin for index in same for twin in graph.twins(index)]
-    while waiting:
-        for child in graph.children[waiting.pop()]:
-            skip = child in seen or child == span.end or inside >> child & 1
-            if not skip and graph[child].floating:
-                seen.add(child)
-                waiting.append(child)
-    for index in sorted(seen):
+    starts = [*(same or [start]), span.start]  # behind dropout it is another node
+    starts += [twin for index in same for twin in graph.twins(index)]
+
+    def round_it(here: int) -> list[int]:
+        after = [c for c in graph.children[here] if c != span.end and not inside >> c & 1]
+        return [c for c in after if graph[c].floating]
+
+    for index in sorted(reached(starts, round_it)):
         meets = graph[index].ancestors >> span.end & 1 and len(set(graph[index].parents)) > 1
         later = graph.descendants[index] & flow.mixing
         if meets and later and flow.data[index] and flow.weights[index]:
