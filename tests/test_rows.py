@@ -157,6 +157,38 @@ def test_the_first_layer_of_a_stream_from_zeros_is_in_a_branch() -> None:
     assert {plan.params[f"b.{i}.weight"].role for i in range(DEPTH)} == {"residual"}
 
 
+class VectorLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return h + self.a(h + v).relu(), v + self.b(h + v).relu()
+
+
+class FromZerosInLayers(Body):
+    """The same with a module per layer: the first one's sum has no factor, and begins a stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(VectorLayer() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        v = torch.zeros_like(h)
+        for layer in self.layers:
+            h, v = layer(h, v)
+        return self.dec(h + v)
+
+
+def test_what_begins_a_stream_undivided_has_no_branch_s_rate() -> None:
+    plan = planned(FromZerosInLayers, optimizer="sgd")
+    scaled = [b for b in plan.branches if b.before.startswith("v +")]
+    assert not any("layers.0" in b.modules for b in scaled)
+    first, later = (plan.params[f"layers.{i}.b.weight"].lr for i in (0, 1))
+    assert later / first == pytest.approx(plan.depth)
+
+
 class OverWidth(nn.Module):
     """A convolution whose kernel is as long as the width is the decoder (traffic models)."""
 
