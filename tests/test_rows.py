@@ -189,6 +189,32 @@ def test_what_begins_a_stream_undivided_has_no_branch_s_rate() -> None:
     assert later / first == pytest.approx(plan.depth)
 
 
+class Trunk(Body):
+    """Layers over neighbours in series, then residual layers of another kind (Graph ViT)."""
+
+    def __init__(self, listed: bool) -> None:
+        super().__init__()
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(2)]
+        self.convs = nn.ModuleList(layers) if listed else nn.Module()
+        if not listed:
+            self.convs.first, self.convs.second = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        near = torch.softmax(-torch.cdist(x, x), -1)
+        for conv in self.convs.children():
+            h = conv(near @ h).relu()
+        for a, b in zip(self.a, self.b, strict=True):
+            h = h + b(near @ a(h)).relu()
+        return self.dec(h)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_list_of_layers_in_no_branch_has_no_depth_limit(listed: bool) -> None:
+    notes = [n for n in planned(lambda: Trunk(listed)).warnings if n.code == "width-only"]
+    assert [("convs.{0,1}.weight" in n) for n in notes] == [True] * listed
+
+
 class OverWidth(nn.Module):
     """A convolution whose kernel is as long as the width is the decoder (traffic models)."""
 
