@@ -157,7 +157,7 @@ def test_logits_that_nothing_divides_are_warned_of(way: str, warned: bool) -> No
 
 
 class SelfAndCross(Packed):
-    """One projection, whole in self-attention and in two pieces where queries come from elsewhere."""
+    """One projection, whole in self-attention, in two pieces where queries come from elsewhere."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.encoder(x).unsqueeze(0)
