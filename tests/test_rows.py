@@ -16,6 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gnn_mup import apply_transfer, plan_transfer
+from gnn_mup.analysis.reading import Reading
+from gnn_mup.ir.example import as_call
+from gnn_mup.ir.opset import read
+from gnn_mup.ir.trace import trace
 from gnn_mup.rules.plan import Plan
 
 GRAPHS, NODES, NEAR, FEATURES, OUT, WIDTH, DEPTH = 2, 11, 5, 7, 3, 24, 3
@@ -389,3 +393,65 @@ def test_edges_read_off_a_matrix_pass_messages() -> None:
         plan = plan_transfer(Radius(), example, base="paper")
     assert plan.depth == DEPTH
     assert [m.factor < 1.0 for m in plan.messages] == [True]
+
+
+class Blades(Body):
+    """Features of several components, a weight for each, the bias added in place (Clifford)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList(
+            nn.Parameter(torch.randn(2, WIDTH, WIDTH) / WIDTH**0.5) for _ in range(DEPTH)
+        )
+        self.bias = nn.Parameter(torch.zeros(WIDTH, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x.flatten(0, 1)).unsqueeze(-1) * torch.ones(2)
+        for part in self.parts:
+            new = torch.einsum("nic,coi->noc", h, part)
+            new += self.bias
+            h = h + new.relu()
+        return self.dec(h.mean(-1))
+
+
+def test_a_bias_added_in_place_does_not_mix_up_axes() -> None:
+    model = Blades()
+    example = as_call(model, torch.randn(GRAPHS, NODES, FEATURES))
+    reading = Reading(read(trace(model, *example)))
+    products = [n.index for n in reading.graph.nodes if n.op == "bmm"]
+    written = [n.index for n in reading.graph.nodes if n.op == "alias"]
+    expand = reading.dims.atoms.expand
+    for product, whole in zip(products, written, strict=True):
+        assert [*map(expand, reading.dims.of[product])] == [*map(expand, reading.dims.of[whole])]
+
+
+class Coalesced(nn.Module):
+    """Edges that the forward pass sorts and makes unique; an attention score by a product with
+    the weight in front (GRIT)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.convs = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.mlps = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.score = nn.Parameter(torch.randn(1, WIDTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        unique = torch.unique(edge_index[0] * len(x) + edge_index[1])
+        edges = torch.stack([unique // len(x), unique % len(x)])
+        h = self.enc(x)
+        for conv, mlp in zip(self.convs, self.mlps, strict=True):
+            new = conv(h)
+            weight = torch.sigmoid(torch.mm(self.score, new[edges[0]].t())).t()
+            h = h + torch.zeros_like(h).index_add(0, edges[1], new[edges[0]] * weight).relu()
+            h = h + mlp(h).relu()
+        return self.dec(h)
+
+
+def test_edges_made_unique_are_edges_still() -> None:
+    torch.manual_seed(0)
+    example = torch.randn(NODES, FEATURES), torch.randint(0, NODES, (2, 40))
+    plan = plan_transfer(Coalesced(), example, base="paper")
+    assert plan.depth == DEPTH
+    assert sum(b.mixes_nodes for b in plan.branches) == 1
+    assert plan.params["score"].kind == "width-out"

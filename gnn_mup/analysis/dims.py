@@ -242,6 +242,11 @@ class Dims:
                 features = self.flow.weights[operand.node] and self.flow.data[operand.node]
                 if features and target is not None:
                     return target
+            for number, operand in enumerate(step.operands[:2]):  # what a weight makes
+                others = set(step.operands[1 - number].axes)
+                own = [t for t in operand.axes if t is not None and t not in others]
+                if own and self.flow.pure(operand.node):
+                    return own[-1]
         if step.how is How.RESHAPE:
             inner = self.atoms.expand(self.features(step.only.node))[-1:]
             for axis in reversed(range(rank)):
