@@ -455,3 +455,61 @@ def test_edges_made_unique_are_edges_still() -> None:
     assert plan.depth == DEPTH
     assert sum(b.mixes_nodes for b in plan.branches) == 1
     assert plan.params["score"].kind == "width-out"
+
+
+class OfDataAlone(Body):
+    """A polynomial of what the example brings along (an envelope of distances) in every layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        for a, b in zip(self.a, self.b, strict=True):
+            r = torch.tanh(x.mean(-1, keepdim=True))
+            envelope = 1.0 - 15.0 * r**4 + 24.0 * r**5 - 10.0 * r**6
+            h = h + b(a(h).relu() * envelope)
+        return self.dec(h)
+
+
+def test_sums_that_no_weight_has_touched_are_none_of_ours() -> None:
+    plan = planned(OfDataAlone)
+    assert [b.before for b in plan.branches] == ["h + b(a(h).relu() * envelope)"]
+
+
+class PlacesThroughALayer(Body):
+    """A learned row for every node goes through a layer, and is added to the nodes' features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(NODES, NODES))
+        self.layer = nn.Linear(NODES, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x) + self.layer(self.places).expand(GRAPHS, NODES, WIDTH)
+        for a, b in zip(self.a, self.b, strict=True):
+            h = h + b(a(h).relu())
+        return self.dec(h)
+
+
+def test_learned_rows_through_a_layer_are_features() -> None:
+    plan = planned(PlacesThroughALayer)
+    record = plan.params["layer.weight"]
+    assert (record.role, record.kind, record.fan_in) == ("encoder", "data-in", NODES)
+
+
+class MultipliedOut(Body):
+    """Features of neighbours times weights from their places, every one with every other, read by
+    one layer (PointConv)."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.weigh, self.inner = nn.Linear(FEATURES, 4), nn.Linear(WIDTH, WIDTH)
+        self.both = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(self.start(x).relu()).relu()
+        outer = torch.einsum("gnd,gnk->gdk", h, self.weigh(x).relu())
+        return self.dec(self.both(outer.reshape(GRAPHS, 4 * WIDTH)).relu())
+
+
+def test_widths_multiplied_out_are_no_heads() -> None:
+    plan = planned(MultipliedOut)
+    assert {plan.params[f"{n}.weight"].kind for n in ("inner", "both")} == {"width-to-width"}

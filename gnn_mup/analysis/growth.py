@@ -133,7 +133,7 @@ class Growth(Dims):
         """Classes of axes of buffers, globals and new tensors."""
         brought = [s for s, p in self._leaves if p is None and not self.flow.data[s.index]]
         new = [*brought, *(s for s in self.program if s.kind is Kind.MADE)]
-        learned = self._made_by_weights()
+        learned = set().union(*self._made_by_weights)
         for _ in range(3):
             for made, sources in self._links:
                 learned |= made if learned & sources else set()
@@ -142,13 +142,14 @@ class Growth(Dims):
             found |= made - learned if sources and sources <= found else set()
         return found
 
-    def _made_by_weights(self) -> set[int]:
-        """Classes of features that some weight has made."""
+    @cached_property
+    def _made_by_weights(self) -> list[set[int]]:
+        """The classes of features that some weight has made, as it made them."""
         made = [n.index for n in self.program.graph.members(self.flow.contractions)]
         made += [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
         looked_up = [self.of[s.index][-1] for s in self.program
                      if s.kind is Kind.ROWS and self.flow.pure(s.sources[0])]  # fmt: skip
-        return self.atoms.classes([*map(self.features, made), *looked_up])
+        return [set(self.atoms.expand(dim)) for dim in (*map(self.features, made), *looked_up)]
 
     @cached_property
     def _known(self) -> dict[int, bool]:
@@ -196,6 +197,8 @@ class Growth(Dims):
         alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
         splits = [[p for p in self.atoms.expand((root,)) if p not in rows]
                   for root in self.atoms.parts]  # fmt: skip
+        # Two widths that were multiplied out and are read as one are no width that was split.
+        splits = [parts for parts in splits if any(set(parts) <= m for m in self._made_by_weights)]
         matched = {p for parts in splits for p in self._matched(parts)}
         found: set[int] = set()
         for parts in splits:
