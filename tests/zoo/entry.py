@@ -44,6 +44,7 @@ class Entry:
         because: why it takes other widths or seeds than the rest of the zoo.
         sgd: why three steps of SGD do not show that width transfers, where they do not.
         warned: why width does not transfer, as the plan warns.
+        gap: where the plan is known to differ from what is expected.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Entry:
     because: str = ""
     sgd: str = ""
     warned: str = ""
+    gap: str = ""
 
     def example(self) -> Any:
         """What one forward call takes."""
@@ -116,6 +118,11 @@ def fields() -> dict[str, Any]:
         "eigen": torch.randn(nodes, 4, generator=draw),
     }
     return found
+
+
+def draws(*shape: int) -> Tensor:
+    """Normal numbers, the same at every call."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7))
 
 
 def shortest_paths(edges: Tensor, nodes: int) -> Tensor:
