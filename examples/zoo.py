@@ -78,11 +78,12 @@ def note_of(entry: Entry, plan: Plan) -> str:
 
 
 def row(entry: Entry, args: argparse.Namespace, known: dict[str, str]) -> dict[str, str]:
-    """A model's line; of optimizers that were not asked for what is known."""
+    """A model's line; of optimizers that were not asked for what is known at the same sizes."""
     start = time.process_time()
     widths = entry.widths(args.steps)
     sizes = f"{widths[0]}..{widths[-1]} / {args.depths[0]}..{args.depths[-1]}"
-    line = dict.fromkeys(COLUMNS, "") | known | {"model": entry.name, "sizes": sizes}
+    line = dict.fromkeys(COLUMNS, "") | (known if known.get("sizes") == sizes else {})
+    line |= {"model": entry.name, "sizes": sizes}
     asked = [f"{name}, {axis}" for name in args.optimizers for axis in ("width", "depth")]
     try:
         plan = found(entry)
@@ -94,8 +95,7 @@ def row(entry: Entry, args: argparse.Namespace, known: dict[str, str]) -> dict[s
             line |= {f"{name}, width": worded(report.over("width")), f"{name}, depth": depth}
     except TransferError as error:
         line |= dict.fromkeys(asked, "refused") | {"note": str(error).splitlines()[0]}
-    seconds = float(known.get("seconds", 0)) + time.process_time() - start
-    return line | {"seconds": f"{seconds:.1f}"}
+    return line | {"seconds": f"{time.process_time() - start:.1f}"}
 
 
 def coverage(rows: Iterable[dict[str, str]], optimizer: str) -> str:
@@ -113,8 +113,10 @@ def coverage(rows: Iterable[dict[str, str]], optimizer: str) -> str:
 
 
 def markdown(rows: list[dict[str, str]], heading: str) -> str:
-    shown = [c for c in COLUMNS if c not in ("sizes", "seconds")]
-    lines = [heading, "", *(f"- {coverage(rows, name)}" for name in OPTIMIZERS), ""]
+    run = [name for name in OPTIMIZERS if any(r[f"{name}, width"] for r in rows)]
+    left_out = {v for v in VERDICTS if v.partition(",")[0] not in run} | {"sizes", "seconds"}
+    shown = [c for c in COLUMNS if c not in left_out]
+    lines = [heading, "", *(f"- {coverage(rows, name)}" for name in run), ""]
     lines += [f"| {' | '.join(shown)} |", "|---" * len(shown) + "|"]
     lines += ["| " + " | ".join(r[c].replace("|", "/") for c in shown) + " |" for r in rows]
     return "\n".join(lines) + "\n"
@@ -147,7 +149,7 @@ def main() -> None:
     rows: dict[str, dict[str, str]] = {}
     if file.exists():
         with file.open(newline="") as lines:
-            rows = {r["model"]: r for r in csv.DictReader(lines)}
+            rows = {r["model"]: {c: r.get(c, "") for c in COLUMNS} for r in csv.DictReader(lines)}
     words = [word.lower() for word in args.only]
     chosen = [e for e in ZOO if not words or any(word in e.name.lower() for word in words)]
     for entry in (bar := tqdm(chosen, unit="model", delay=1.0)):

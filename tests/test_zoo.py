@@ -37,7 +37,7 @@ def transferred(entry: Entry) -> tuple[torch.nn.Module, TransferGroups]:
         return model, apply_transfer(model, entry.example(), base="paper")
 
 
-@cases(reason="gap")
+@cases()
 def test_one_line_finds_what_is_there_and_it_trains(entry: Entry) -> None:
     model, groups = transferred(entry)
     wrong = differences(groups.plan, entry.expected, every=False)

@@ -44,7 +44,6 @@ class Entry:
         because: why it takes other widths or seeds than the rest of the zoo.
         sgd: why three steps of SGD do not show that width transfers, where they do not.
         warned: why width does not transfer, as the plan warns.
-        gap: where the plan is known to differ from what is expected.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Entry:
     because: str = ""
     sgd: str = ""
     warned: str = ""
-    gap: str = ""
 
     def example(self) -> Any:
         """What one forward call takes."""

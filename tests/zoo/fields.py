@@ -1,5 +1,5 @@
-"""One model of each field that the other files do not have: pre-training, linear attention,
-diffusion, proteins."""
+"""One model of each field that the other files do not have: pre-training, diffusion,
+proteins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from models import EDGE, N0, D, Expect, L
 from torch import Tensor, nn
-from torch_geometric.utils import degree, scatter
+from torch_geometric.utils import scatter
 
 from .entry import OUT, Entry, draws, fields
 
@@ -41,46 +41,6 @@ class GraphMAE(nn.Module):
         rep = self.encoder_to_decoder(h)
         rep[mask_nodes] = 0
         return self.decoder(rep, edge_index)[mask_nodes]
-
-
-class DIFFormerConv(nn.Module):
-    """Linear attention between all nodes, queries and keys of length one, and a step of a GCN."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.Wq, self.Wk, self.Wv = (nn.Linear(width, width) for _ in range(3))
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        q, k, v = self.Wq(x), self.Wk(x), self.Wv(x)
-        q, k = q / torch.norm(q, p=2), k / torch.norm(k, p=2)
-        numerator = torch.einsum("nm,md->nd", q, torch.einsum("lm,ld->md", k, v)) + v.sum(0)
-        normalizer = torch.einsum("nm,m->n", q, k.sum(0)).unsqueeze(-1) + x.size(0)
-        row, col = edge_index
-        d = degree(col, x.size(0)).clamp(min=1)
-        value = (1.0 / d[col]).sqrt() * (1.0 / d[row]).sqrt()
-        local = scatter(value.unsqueeze(-1) * v[row], col, dim=0, dim_size=x.size(0), reduce="sum")
-        return numerator / normalizer + local
-
-
-class DIFFormer(nn.Module):
-    """Wu et al.: half of what a layer says, half of what was there, then a norm."""
-
-    def __init__(self, width: int, depth: int, alpha: float = 0.5) -> None:
-        super().__init__()
-        self.fcs = nn.ModuleList([nn.Linear(N0, width), nn.Linear(width, OUT)])
-        self.convs = nn.ModuleList(DIFFormerConv(width) for _ in range(depth))
-        self.bns = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth + 1))
-        self.alpha = alpha
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        x = F.relu(self.bns[0](self.fcs[0](x)))
-        layer_ = [x]
-        for i, conv in enumerate(self.convs):
-            x = conv(x, edge_index)
-            x = self.alpha * x + (1 - self.alpha) * layer_[i]
-            x = self.bns[i + 1](x)
-            layer_.append(x)
-        return self.fcs[-1](x)
 
 
 class DenoisingLayer(nn.Module):
@@ -212,12 +172,6 @@ MODELS = [
         "encoder_to_decoder.weight": f"hidden width-to-width {D}",
         "decoder.lin.weight": f"decoder width-out {D}",
     }, inserted=True)),
-    Entry("DIFFormer", DIFFormer, ("x", "edge_index"), Expect({
-        "fcs.0.weight": f"encoder data-in {N0}",
-        "convs.*.W[qkv].weight": f"residual width-to-width {D}",
-        "bns.[1-4].*": "stream vector",
-        "fcs.1.weight": f"decoder width-out {D}",
-    })),
     Entry("DIFUSCO (denoiser)", Denoiser, noisy, Expect({
         "node_embed.weight": f"encoder data-in {N0}",
         "edge_embed.weight": f"encoder data-in {EDGE}",
