@@ -99,3 +99,33 @@ class Loss(Stack):
 def test_parts_of_a_loss_carry_no_stream() -> None:
     plan = planned(Loss(), X, torch.randn(NODES, OUT))
     assert [b.before for b in plan.branches] == ["x + lin(x).relu()"]
+
+
+class Rotary(Stack):
+    """Attention whose queries and keys are turned pairwise by learned angles of the places; the
+    projection holds heads, their dimension, and then queries, keys, values (LightGlue)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.angles = nn.Linear(2, WIDTH // 8, bias=False)
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(DEPTH))
+
+    def turned(self, x: Tensor, angles: Tensor) -> Tensor:
+        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+        return x * angles.cos() + torch.stack([-b, a], -1).flatten(-2) * angles.sin()
+
+    def forward(self, x: Tensor, places: Tensor) -> Tensor:
+        x, angles = self.enc(x), self.angles(places).repeat_interleave(2, -1)
+        for qkv, out in zip(self.qkv, self.lins, strict=True):
+            q, k, v = qkv(x).unflatten(-1, (4, -1, 3)).transpose(0, 1).unbind(-1)
+            logits = self.turned(q, angles) @ self.turned(k, angles).transpose(1, 2)
+            mixed = torch.softmax(logits / 6**0.5, -1) @ v
+            x = x + out(mixed.transpose(0, 1).flatten(1))
+        return self.dec(x)
+
+
+def test_a_head_s_dimension_that_is_split_again_grows() -> None:
+    plan = planned(Rotary(), X, torch.randn(NODES, 2))
+    kinds = {n: plan.params[f"{n}.1.weight"].kind for n in ("qkv", "lins")}
+    assert set(kinds.values()) == {"width-to-width"}
+    assert plan.params["angles.weight"].kind == "data-in"

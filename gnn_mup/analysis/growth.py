@@ -195,6 +195,7 @@ class Growth(Dims):
         features (attention); else the leading ones that are never summed over alone. Rows that
         were merged with a width are no part of it, wherever they stand."""
         alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
+        alone |= self.atoms.classes(over for over, _ in self.matched)
         splits = [[p for p in self.atoms.expand((root,)) if p not in rows]
                   for root in self.atoms.parts]  # fmt: skip
         # Two widths that were multiplied out and are read as one are no width that was split.
