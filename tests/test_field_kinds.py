@@ -129,3 +129,29 @@ def test_a_head_s_dimension_that_is_split_again_grows() -> None:
     kinds = {n: plan.params[f"{n}.1.weight"].kind for n in ("qkv", "lins")}
     assert set(kinds.values()) == {"width-to-width"}
     assert plan.params["angles.weight"].kind == "data-in"
+
+
+class Corrected(nn.Module):
+    """Skeletons: channels first, a given adjacency of several scales and a learned correction."""
+
+    def __init__(self, scales: int = 2, depth: int = DEPTH) -> None:
+        super().__init__()
+        given = torch.rand(scales * NODES, NODES, generator=torch.Generator().manual_seed(2))
+        self.register_buffer("given", given / NODES)
+        self.masks = nn.ParameterList(1e-6 * torch.randn_like(given) for _ in range(depth))
+        sizes = [FEATURES, *[WIDTH] * depth]
+        self.mix = nn.ModuleList(nn.Conv2d(scales * a, WIDTH, 1) for a in sizes[:-1])
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for mask, mix in zip(self.masks, self.mix, strict=True):
+            n, c, t, v = x.shape
+            rows = torch.einsum("vu,nctu->nctv", self.given + mask, x).view(n, c, t, -1, v)
+            x = mix(rows.permute(0, 3, 1, 2, 4).reshape(n, -1, t, v)).relu()
+        return self.dec(x.mean((2, 3)))
+
+
+def test_a_correction_to_a_given_adjacency_has_no_width() -> None:
+    plan = planned(Corrected(), torch.randn(2, FEATURES, 5, NODES))
+    assert {plan.params[f"masks.{i}"].kind for i in range(DEPTH)} == {"no-width"}
+    assert plan.params["mix.0.weight"].role == "encoder"
