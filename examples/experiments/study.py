@@ -146,8 +146,7 @@ def _all_seeds(
             transfer=kinds,
             storage=args.storage / f"{name}.db",
             name=name,
-            base="paper",
-            **more,
+            **{"base": "paper", **more},
         )
         keys = ("transfer", "width", "depth", "lr", "seed")
         cells |= {tuple(c[k] for k in keys): seen(c, fit) for c in part.cells}
