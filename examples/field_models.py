@@ -23,17 +23,14 @@ Results go to examples/results/field_*.
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from experiments.elsewhere import fresh, from_repository, plain_sparse, stand_in
+from experiments.elsewhere import Batches, from_repository, plain_sparse, stand_in
 from experiments.study import OPTIMIZERS, Grid, parser, run, start, write
-from experiments.training import Training
+from experiments.training import Training, warmup_cosine
 from torch import Tensor, nn
 
 from gnn_mup.data.datasets import data_root
@@ -41,25 +38,9 @@ from gnn_mup.data.datasets import data_root
 Build = Callable[[int, int], nn.Module]
 KINDS = {"transfer": True, "standard": False}
 JUDGED = "validation error / variance"
+SIZES, SEEDS = ((16, 2), (32, 4), (64, 8)), (3, 2, 2)
 CUTOFF, STRUCTURES, PER_STEP = 5.0, 200, 2
 LAGS, HELD_OUT = 8, 144
-
-
-@dataclass(frozen=True)
-class Batches:
-    """Pairs (inputs, target), each as a copy of its own; for training in a random order."""
-
-    pairs: list[Any]
-    shuffled: bool = False
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __iter__(self) -> Iterator[Any]:
-        count = len(self.pairs)
-        order = torch.randperm(count).tolist() if self.shuffled else range(count)
-        return (fresh(self.pairs[i]) for i in order)
-
 
 Problem = tuple[Build, Batches, Batches, Callable[[Any, Any], Tensor]]
 """How to build a model; batches for training and for validation; the loss."""
@@ -142,65 +123,29 @@ def traffic(path: Path, root: Path) -> Problem:
     return build, Batches(train, shuffled=True), Batches(valid), nn.functional.mse_loss
 
 
-def schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
-    """Linear warm-up over a tenth of the steps, then a cosine to zero."""
-
-    def factor(step: int) -> float:
-        return min((step + 1) / max(steps / 10, 1), 0.5 + 0.5 * math.cos(math.pi * step / steps))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What to train, and how: chosen before any run of the sizes beyond the smallest."""
-
-    problem: Callable[[Path, Path], Problem]
-    title: str
-    steps: int
-    sizes: tuple[tuple[int, int], ...]
-    seeds: tuple[int, ...]
-    grid: Grid
-
-
 TASKS = {
-    "forces": Task(
-        forces,
-        "SchNet (schnetpack), silicon: energies and forces",
-        480,
-        ((16, 2), (32, 4), (64, 8)),
-        (3, 2, 2),
-        Grid(-10, -4),
-    ),
-    "traffic": Task(
-        traffic,
-        "DIFFormer, MontevideoBus: the next hour",
-        640,
-        ((16, 2), (32, 4), (64, 8)),
-        (3, 2, 2),
-        Grid(-10, -2),
-    ),
+    "forces": (forces, "SchNet (schnetpack), silicon: energies and forces", 480, Grid(-10, -4)),
+    "traffic": (traffic, "DIFFormer, MontevideoBus: the next hour", 640, Grid(-10, -2)),
 }
+"""What to train, its title, steps and rates: chosen before any run beyond the smallest size."""
 
 
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("task", choices=TASKS)
     made.add_argument("repository", type=Path, help="the folder that its modules are imported from")
-    experiment(start(made))
+    experiment(start(made, SIZES, SEEDS))
 
 
 def experiment(args: argparse.Namespace) -> None:
-    task = TASKS[args.task]
+    problem, title, steps, grid = TASKS[args.task]
     root = data_root(args.root)
     if root is None:
         raise SystemExit(
             "set $GNN_MUP_DATA to the folder that holds mlearn and MontevideoBus, or pass --root"
         )
-    build, train, valid, loss = task.problem(args.repository, root)
-    args.sizes, args.more_seeds = task.sizes[: 2 if args.quick else None], {}
-    args.seeds = (1, 1) if args.quick else task.seeds
-    steps = args.steps or task.steps
+    build, train, valid, loss = problem(args.repository, root)
+    steps = args.steps or steps
     fit = Training(
         train,
         valid,
@@ -209,7 +154,7 @@ def experiment(args: argparse.Namespace) -> None:
         average=0.25,
         loss=loss,
         metric=loss,
-        schedule=schedule,
+        schedule=warmup_cosine,
         score=JUDGED,
     )
     report = run(
@@ -217,14 +162,15 @@ def experiment(args: argparse.Namespace) -> None:
         args,
         build,
         fit,
-        dict.fromkeys(KINDS, task.grid),
+        dict.fromkeys(KINDS, grid),
         transfer=KINDS,
         column=JUDGED,
+        more_seeds=False,
         optimizer=OPTIMIZERS["adam"],
-        base=task.sizes[0],
+        base=SIZES[0],
     )
     facts = {"data": args.task, "optimizer": "adam", "steps": steps, "axis": "learning rate"}
-    write(report, args, f"{task.title}, Adam, {steps} steps", **facts)
+    write(report, args, f"{title}, Adam, {steps} steps", **facts)
 
 
 if __name__ == "__main__":
