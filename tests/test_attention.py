@@ -154,3 +154,54 @@ class Logits(nn.Module):
 def test_logits_that_nothing_divides_are_warned_of(way: str, warned: bool) -> None:
     said = plan_transfer(Logits(way), (X,), base="paper").warnings
     assert any("sums of 32 products" in line for line in said) == warned, said
+
+
+class SelfAndCross(Packed):
+    """One projection, whole in self-attention, in two pieces where queries come from elsewhere."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.encoder(x).unsqueeze(0)
+        for attention in self.layers:
+            x = x + attention(x, x, x, need_weights=False)[0]
+            x = x + attention(x.relu(), x, x, need_weights=False)[0]
+        return self.decoder(x)
+
+
+def test_pieces_of_a_projection_grow_with_it() -> None:
+    plan = plan_transfer(SelfAndCross(32, heads=4), X, base="paper")
+    kinds = {r.kind for name, r in plan.params.items() if "proj" in name and "weight" in name}
+    assert kinds == {"width-to-width"}
+
+
+class HeadsLast(nn.Module):
+    """Attention with the heads behind their dimension, and a bias for each head from edges (EGT),
+    whose logits go into the edges' stream again."""
+
+    def __init__(self, width: int = 32, heads: int = 4, depth: int = 3) -> None:
+        super().__init__()
+        self.heads = heads
+        self.encoder, self.pairs = nn.Linear(6, width), nn.Linear(5, width)
+        self.qkv = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(depth))
+        self.bias = nn.ModuleList(nn.Linear(width, heads) for _ in range(depth))
+        self.back = nn.ModuleList(nn.Linear(heads, width) for _ in range(depth))
+        self.out = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.decoder = nn.Linear(2 * width, 2)
+
+    def forward(self, x: Tensor, e: Tensor) -> Tensor:
+        h, e = self.encoder(x), self.pairs(e)
+        for qkv, bias, back, out in zip(self.qkv, self.bias, self.back, self.out, strict=True):
+            rows = qkv(h).view(len(h), -1, self.heads)
+            q, k, v = rows.split(rows.shape[1] // 3, dim=1)
+            logits = torch.einsum("ldh,mdh->lmh", q, k) / q.shape[1] ** 0.5 + bias(e)
+            mixed = torch.einsum("lmh,mdh->ldh", logits.softmax(1), v).reshape(len(h), -1)
+            h, e = h + out(mixed), e + back(logits)
+        return self.decoder(torch.cat([h, e.mean(1)], -1))
+
+
+def test_heads_are_what_stays_in_the_product_of_queries_and_keys() -> None:
+    plan = plan_transfer(HeadsLast(), (X, torch.randn(12, 12, 5)), base="paper")
+    kinds = {name.split(".")[0]: record.kind for name, record in plan.params.items()
+             if name.endswith("1.weight")}  # fmt: skip
+    assert kinds == {
+        "qkv": "width-to-width", "bias": "width-out", "back": "data-in", "out": "width-to-width",
+    }  # fmt: skip

@@ -16,6 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gnn_mup import apply_transfer, plan_transfer
+from gnn_mup.analysis.reading import Reading
+from gnn_mup.ir.example import as_call
+from gnn_mup.ir.opset import read
+from gnn_mup.ir.trace import trace
 from gnn_mup.rules.plan import Plan
 
 GRAPHS, NODES, NEAR, FEATURES, OUT, WIDTH, DEPTH = 2, 11, 5, 7, 3, 24, 3
@@ -155,6 +159,64 @@ class FromZeros(Body):
 def test_the_first_layer_of_a_stream_from_zeros_is_in_a_branch() -> None:
     plan = planned(FromZeros, optimizer="sgd")
     assert {plan.params[f"b.{i}.weight"].role for i in range(DEPTH)} == {"residual"}
+
+
+class VectorLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return h + self.a(h + v).relu(), v + self.b(h + v).relu()
+
+
+class FromZerosInLayers(Body):
+    """The same with a module per layer: the first one's sum has no factor, and begins a stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(VectorLayer() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        v = torch.zeros_like(h)
+        for layer in self.layers:
+            h, v = layer(h, v)
+        return self.dec(h + v)
+
+
+def test_what_begins_a_stream_undivided_has_no_branch_s_rate() -> None:
+    plan = planned(FromZerosInLayers, optimizer="sgd")
+    scaled = [b for b in plan.branches if b.before.startswith("v +")]
+    assert not any("layers.0" in b.modules for b in scaled)
+    first, later = (plan.params[f"layers.{i}.b.weight"].lr for i in (0, 1))
+    assert later / first == pytest.approx(plan.depth)
+
+
+class Trunk(Body):
+    """Layers over neighbours in series, then residual layers of another kind (Graph ViT)."""
+
+    def __init__(self, listed: bool) -> None:
+        super().__init__()
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(2)]
+        self.convs = nn.ModuleList(layers) if listed else nn.Module()
+        if not listed:
+            self.convs.first, self.convs.second = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        near = torch.softmax(-torch.cdist(x, x), -1)
+        for conv in self.convs.children():
+            h = conv(near @ h).relu()
+        for a, b in zip(self.a, self.b, strict=True):
+            h = h + b(near @ a(h)).relu()
+        return self.dec(h)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_list_of_layers_in_no_branch_has_no_depth_limit(listed: bool) -> None:
+    notes = [n for n in planned(lambda: Trunk(listed)).warnings if n.code == "width-only"]
+    assert [("convs.{0,1}.weight" in n) for n in notes] == [True] * listed
 
 
 class OverWidth(nn.Module):
@@ -331,3 +393,123 @@ def test_edges_read_off_a_matrix_pass_messages() -> None:
         plan = plan_transfer(Radius(), example, base="paper")
     assert plan.depth == DEPTH
     assert [m.factor < 1.0 for m in plan.messages] == [True]
+
+
+class Blades(Body):
+    """Features of several components, a weight for each, the bias added in place (Clifford)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList(
+            nn.Parameter(torch.randn(2, WIDTH, WIDTH) / WIDTH**0.5) for _ in range(DEPTH)
+        )
+        self.bias = nn.Parameter(torch.zeros(WIDTH, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x.flatten(0, 1)).unsqueeze(-1) * torch.ones(2)
+        for part in self.parts:
+            new = torch.einsum("nic,coi->noc", h, part)
+            new += self.bias
+            h = h + new.relu()
+        return self.dec(h.mean(-1))
+
+
+def test_a_bias_added_in_place_does_not_mix_up_axes() -> None:
+    model = Blades()
+    example = as_call(model, torch.randn(GRAPHS, NODES, FEATURES))
+    reading = Reading(read(trace(model, *example)))
+    products = [n.index for n in reading.graph.nodes if n.op == "bmm"]
+    written = [n.index for n in reading.graph.nodes if n.op == "alias"]
+    expand = reading.dims.atoms.expand
+    for product, whole in zip(products, written, strict=True):
+        assert [*map(expand, reading.dims.of[product])] == [*map(expand, reading.dims.of[whole])]
+
+
+class Coalesced(nn.Module):
+    """Edges that the forward pass sorts and makes unique; an attention score by a product with
+    the weight in front (GRIT)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.convs = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.mlps = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.score = nn.Parameter(torch.randn(1, WIDTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        unique = torch.unique(edge_index[0] * len(x) + edge_index[1])
+        edges = torch.stack([unique // len(x), unique % len(x)])
+        h = self.enc(x)
+        for conv, mlp in zip(self.convs, self.mlps, strict=True):
+            new = conv(h)
+            weight = torch.sigmoid(torch.mm(self.score, new[edges[0]].t())).t()
+            h = h + torch.zeros_like(h).index_add(0, edges[1], new[edges[0]] * weight).relu()
+            h = h + mlp(h).relu()
+        return self.dec(h)
+
+
+def test_edges_made_unique_are_edges_still() -> None:
+    torch.manual_seed(0)
+    example = torch.randn(NODES, FEATURES), torch.randint(0, NODES, (2, 40))
+    plan = plan_transfer(Coalesced(), example, base="paper")
+    assert plan.depth == DEPTH
+    assert sum(b.mixes_nodes for b in plan.branches) == 1
+    assert plan.params["score"].kind == "width-out"
+
+
+class OfDataAlone(Body):
+    """A polynomial of what the example brings along (an envelope of distances) in every layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        for a, b in zip(self.a, self.b, strict=True):
+            r = torch.tanh(x.mean(-1, keepdim=True))
+            envelope = 1.0 - 15.0 * r**4 + 24.0 * r**5 - 10.0 * r**6
+            h = h + b(a(h).relu() * envelope)
+        return self.dec(h)
+
+
+def test_sums_that_no_weight_has_touched_are_none_of_ours() -> None:
+    plan = planned(OfDataAlone)
+    assert [b.before for b in plan.branches] == ["h + b(a(h).relu() * envelope)"]
+
+
+class PlacesThroughALayer(Body):
+    """A learned row for every node goes through a layer, and is added to the nodes' features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(NODES, NODES))
+        self.layer = nn.Linear(NODES, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x) + self.layer(self.places).expand(GRAPHS, NODES, WIDTH)
+        for a, b in zip(self.a, self.b, strict=True):
+            h = h + b(a(h).relu())
+        return self.dec(h)
+
+
+def test_learned_rows_through_a_layer_are_features() -> None:
+    plan = planned(PlacesThroughALayer)
+    record = plan.params["layer.weight"]
+    assert (record.role, record.kind, record.fan_in) == ("encoder", "data-in", NODES)
+
+
+class MultipliedOut(Body):
+    """Features of neighbours times weights from their places, every one with every other, read by
+    one layer (PointConv)."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.weigh, self.inner = nn.Linear(FEATURES, 4), nn.Linear(WIDTH, WIDTH)
+        self.both = nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(self.start(x).relu()).relu()
+        outer = torch.einsum("gnd,gnk->gdk", h, self.weigh(x).relu())
+        return self.dec(self.both(outer.reshape(GRAPHS, 4 * WIDTH)).relu())
+
+
+def test_widths_multiplied_out_are_no_heads() -> None:
+    plan = planned(MultipliedOut)
+    assert {plan.params[f"{n}.weight"].kind for n in ("inner", "both")} == {"width-to-width"}

@@ -11,17 +11,13 @@ README.md beside this file has the settings, which were fixed before any result 
 from __future__ import annotations
 
 import argparse
-import datetime
-import math
 from pathlib import Path
 
 import torch
-from cells import OutOfTime, Store
+from cells import RESULTS, OutOfTime, Store, deadline
 from report import write
 from tasks import TASKS
 from ways import TARGETS, WAYS, WIDE, Bench
-
-RESULTS = Path(__file__).parent.parent / "results" / "portfolio"
 
 
 def main() -> None:
@@ -49,16 +45,6 @@ def run(args: argparse.Namespace) -> None:
                     way(Bench(store, name), target)
     except OutOfTime:
         print("out of time: the same command goes on from here")
-
-
-def deadline(text: str | None, now: datetime.datetime | None = None) -> float:
-    """The next time that a clock shows this, in seconds; before midnight 01:20 is tomorrow's."""
-    if text is None:
-        return math.inf
-    now = now or datetime.datetime.now(datetime.UTC)
-    hour, minute = map(int, text.split(":"))
-    end = now.replace(hour=hour, minute=minute, second=0)
-    return (end if end > now else end + datetime.timedelta(days=1)).timestamp()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import math
@@ -22,6 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from gnn_mup import TransferWarning, apply_transfer, make_base_shapes
 from gnn_mup.diagnostics.sweep.fit import Fit
 
+RESULTS = Path(__file__).parent.parent / "results" / "portfolio"
 SMALL = (32, 4)
 """The size at which everything is tuned, and the reference size."""
 OPTIMIZERS: dict[str, Any] = {
@@ -84,6 +86,16 @@ class Store:
 
 class OutOfTime(Exception):
     """The time that was given is over; what is stored stays."""
+
+
+def deadline(text: str | None, now: datetime.datetime | None = None) -> float:
+    """The next time that a clock shows this, in seconds; before midnight 01:20 is tomorrow's."""
+    if text is None:
+        return math.inf
+    now = now or datetime.datetime.now(datetime.UTC)
+    hour, minute = map(int, text.split(":"))
+    end = now.replace(hour=hour, minute=minute, second=0)
+    return (end if end > now else end + datetime.timedelta(days=1)).timestamp()
 
 
 def run(cell: Cell) -> dict[str, Any]:

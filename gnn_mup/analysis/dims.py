@@ -30,6 +30,8 @@ class Dims:
         self.summed: list[Dim] = []
         self.read: list[Dim] = []
         """Axes of features that are summed over: by a weight, by other features, by a sum."""
+        self.matched: list[tuple[Dim, list[Dim]]] = []
+        """Axes of features that are summed over with features, and those that stay in both."""
         self.counted: list[Dim] = []
         """Axes that number tensors of a list."""
         self.feature_axis: dict[int, int] = {}
@@ -77,6 +79,8 @@ class Dims:
             ]
             if learned or all(features):
                 self.read += [a, b]
+            if not learned and all(features):
+                self.matched.append((a, [self.of[step.operands[0].node][i] for i in step.batched]))
         if step.how is How.SOFTMAX and step.axis is not None:
             self.counted.append(self.of[step.only.node][step.axis])  # categories, clusters, nodes
         if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN, How.LENGTH):
@@ -238,6 +242,11 @@ class Dims:
                 features = self.flow.weights[operand.node] and self.flow.data[operand.node]
                 if features and target is not None:
                     return target
+            for number, operand in enumerate(step.operands[:2]):  # what a weight makes
+                others = set(step.operands[1 - number].axes)
+                own = [t for t in operand.axes if t is not None and t not in others]
+                if own and self.flow.pure(operand.node):
+                    return own[-1]
         if step.how is How.RESHAPE:
             inner = self.atoms.expand(self.features(step.only.node))[-1:]
             for axis in reversed(range(rank)):
@@ -253,7 +262,7 @@ class Dims:
             found = set()  # logits, one for each pair of rows: what is left are heads
         if step.how is How.RESHAPE and self._squeezed(step):
             return set()  # one score for each row has no features
-        if step.kind in (Kind.CONTRACT, Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT):
+        if handed_on or step.kind in (Kind.CONTRACT, Kind.PICK):
             for number, operand in enumerate(step.operands):
                 learned = self.flow.pure(operand.node) and self.flow.between_rows(step, number)
                 if not self.flow.weights[operand.node] or learned:

@@ -52,8 +52,10 @@ class Features:
 
     def _parameter_rows(self) -> frozenset[int]:
         """Parameters that are features, one row per node: their rows go through weights, and are
-        then gathered, collected or mixed as rows. A table that is looked up at once is none."""
+        then gathered, collected, mixed or added as rows. A table that is looked up at once is
+        none."""
         rows: dict[int, frozenset[int]] = {}
+        made: dict[int, frozenset[int]] = {}  # by weights, from rows, wherever the rows lie now
         layered: set[int] = set()
         met: set[int] = set()
         beside: set[int] = set()
@@ -63,7 +65,10 @@ class Features:
                 rows[here] = frozenset({here})
             elif self.pure(here):
                 rows[here] = self._rows_kept(step, rows)
-                layered |= rows[here] if step.kind is Kind.CONTRACT else set()
+                made[here] = frozenset().union(*(made.get(s, ()) for s in step.sources))
+                if step.kind is Kind.CONTRACT:
+                    layered |= rows[here]
+                    made[here] = rows[here]
             elif self.graph[here].floating:
                 found = [rows[s] for s in step.sources if rows.get(s)]
                 if step.kind in (Kind.ROWS, Kind.SCATTER) and step.axis == 0:
@@ -74,6 +79,9 @@ class Features:
                     if self._square(step):
                         met |= mixed
                         beside |= mixed if step.how is How.SPARSE else frozenset()
+                elif step.kind is Kind.SUM:
+                    sizes = {s: [n for n in self.program.shape(s) if n > 1] for s in step.sources}
+                    met |= {row for s in sizes if len(sizes[s]) > 1 for row in made.get(s, ())}
                 elif step.kind is Kind.JOIN and step.axis == len(self.program.shape(here)) - 1:
                     beside |= frozenset().union(*found) if len(found) < len(step.sources) else set()
         return frozenset(beside | (met & layered))

@@ -152,8 +152,8 @@ def _written_inside(child: Site | None, whole: Site | None) -> bool:
 
 
 def _may_be_sum(flow: Flow, step: Step) -> bool:
-    kinds = step.kind in (Kind.SUM, Kind.REDUCE)
-    return kinds and flow.graph[step.index].floating and flow.data[step.index]
+    kinds = step.kind in (Kind.SUM, Kind.REDUCE) and flow.graph[step.index].floating
+    return kinds and flow.data[step.index] and flow.weights[step.index]
 
 
 def _collect(

@@ -133,7 +133,7 @@ class Growth(Dims):
         """Classes of axes of buffers, globals and new tensors."""
         brought = [s for s, p in self._leaves if p is None and not self.flow.data[s.index]]
         new = [*brought, *(s for s in self.program if s.kind is Kind.MADE)]
-        learned = self._made_by_weights()
+        learned = set().union(*self._made_by_weights)
         for _ in range(3):
             for made, sources in self._links:
                 learned |= made if learned & sources else set()
@@ -142,13 +142,14 @@ class Growth(Dims):
             found |= made - learned if sources and sources <= found else set()
         return found
 
-    def _made_by_weights(self) -> set[int]:
-        """Classes of features that some weight has made."""
+    @cached_property
+    def _made_by_weights(self) -> list[set[int]]:
+        """The classes of features that some weight has made, as it made them."""
         made = [n.index for n in self.program.graph.members(self.flow.contractions)]
         made += [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
         looked_up = [self.of[s.index][-1] for s in self.program
                      if s.kind is Kind.ROWS and self.flow.pure(s.sources[0])]  # fmt: skip
-        return self.atoms.classes([*map(self.features, made), *looked_up])
+        return [set(self.atoms.expand(dim)) for dim in (*map(self.features, made), *looked_up)]
 
     @cached_property
     def _known(self) -> dict[int, bool]:
@@ -190,13 +191,30 @@ class Growth(Dims):
         return self.atoms.classes(self.of[index])
 
     def _heads(self, rows: set[int]) -> set[int]:
-        """Of a width that is split the leading factors that are never summed over alone; rows that
-        were merged with it are no part of it, wherever they stand."""
+        """Of a width that is split the factors that stay where another is summed over with other
+        features (attention); else the leading ones that are never summed over alone. Rows that
+        were merged with a width are no part of it, wherever they stand."""
         alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
+        splits = [[p for p in self.atoms.expand((root,)) if p not in rows]
+                  for root in self.atoms.parts]  # fmt: skip
+        # Two widths that were multiplied out and are read as one are no width that was split.
+        splits = [parts for parts in splits if any(set(parts) <= m for m in self._made_by_weights)]
+        matched = {p for parts in splits for p in self._matched(parts)}
         found: set[int] = set()
-        for root in self.atoms.parts:
-            parts = [p for p in self.atoms.expand((root,)) if p not in rows]
-            found |= {p for p in parts[:-1] if p not in alone}
+        for parts in splits:
+            found |= matched & set(parts) or {p for p in parts[:-1] if p not in alone}
+        return found
+
+    def _matched(self, parts: list[int]) -> set[int]:
+        """Of the factors of a width those that stay where another, or a piece of another, is
+        summed over with other features."""
+        found: set[int] = set()
+        for over, stay in self.matched:
+            classes = set(self.atoms.expand(over))
+            for made, sources in self._links:
+                classes |= sources if classes & made else set()
+            if classes & set(parts):
+                found |= self.atoms.classes(stay) & set(parts) - classes
         return found
 
     def _derive(self, fixed: set[int]) -> None:
@@ -218,10 +236,12 @@ class Growth(Dims):
                 sources.setdefault(root, []).extend(atoms.expand(source))
         for _ in range(4):  # joins of parts of joins
             for root, made in sources.items():
-                others = [a for a in made if a != root]  # [x, x] is a pair of rows again
-                if others and root not in fixed:
-                    grows = any(a in self.growing for a in others)
-                    (self.growing.add if grows else self.growing.discard)(root)
+                if root in fixed:
+                    continue
+                if any(a in self.growing for a in made):
+                    self.growing.add(root)
+                elif root not in made:  # [x, x] is a pair of rows again
+                    self.growing.discard(root)
 
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))

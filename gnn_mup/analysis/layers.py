@@ -6,7 +6,9 @@ from itertools import pairwise
 
 from ..ir.program import How, Kind
 from .flow import Flow
+from .growth import list_of
 from .reading import Reading
+from .uses import Use
 
 
 def is_dense(reading: Reading) -> bool:
@@ -39,4 +41,21 @@ def reads_layers_one_by_one(flow: Flow) -> bool:
     return False
 
 
-__all__ = ["is_dense", "reads_layers_one_by_one"]
+def on_the_trunk(reading: Reading) -> list[str]:
+    """Weights of a list's equal layers that follow one another in no branch, nodes being mixed in
+    between: no identity leads round them. (Layers with names of their own do not get more.)"""
+    lists: dict[object, list[Use]] = {}
+    for name, uses in reading.uses.by_param.items():
+        free = [u for u in uses if u.in_axes and reading.free[u.node]]
+        if ".*." in f".{list_of(name)}":
+            key = list_of(name), reading.program.shape(reading.leaf(name))
+            lists.setdefault(key, []).extend(free[:1])
+    found: list[str] = []
+    for uses in lists.values():
+        for early, late in pairwise(sorted(uses, key=lambda u: u.node)):
+            if reading.graph.between(early.node, late.node) & reading.flow.mixing:
+                found += [early.param, late.param]
+    return list(dict.fromkeys(found))
+
+
+__all__ = ["is_dense", "on_the_trunk", "reads_layers_one_by_one"]

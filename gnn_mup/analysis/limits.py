@@ -12,7 +12,7 @@ from ..rules.notes import Code, Note
 from ..rules.plan import Branch
 from .checks import at_their_lines
 from .forms import Sum, Verdict
-from .layers import is_dense, reads_layers_one_by_one
+from .layers import is_dense, on_the_trunk, reads_layers_one_by_one
 from .overlayers import is_divided
 from .reading import Reading
 from .sizes import Compared, constant_of, expressions, where
@@ -105,7 +105,13 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
             "leads through them. Keep the depth, or write the sum round both",
         )
     ]
-    return [*made, *changing[:1], *again, *gates, *stages, *broken[:1], *between]
+    found = [*made, *changing[:1], *again, *gates, *stages, *broken[:1], *between]
+    trunk = fold_names(on_the_trunk(reading)) if not found else []
+    return found or [
+        f"{name} are layers that follow one another with no identity round them, beside residual "
+        "branches elsewhere. Keep their number, or write x = x + layer(x)"
+        for name in trunk[:1]
+    ]
 
 
 def _off_the_stream(sums: list[Sum]) -> list[Sum]:

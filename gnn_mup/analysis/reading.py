@@ -78,7 +78,7 @@ class Reading:
             for pair in entries_of(self.flow, found):
                 cut[pair] = 1 << found.level
         written = [s for s in self.streams.steps if not self._is_call(s)]
-        for pair, found in self._begun(written).items():
+        for pair, found in self._begun(written, scaled=True).items():
             cut.setdefault(pair, 1 << max(found.level, 1))
         summands = self._summands()
         readouts = 0
@@ -131,19 +131,25 @@ class Reading:
         site = self.graph[found.root].site
         return site is not None and sum_call(site.file, site.position) is not None
 
-    def _begun(self, sums: list[Sum]) -> dict[tuple[int, int], Sum]:
+    def _begun(self, sums: list[Sum], scaled: bool = False) -> dict[tuple[int, int], Sum]:
         """``0 + first``, ``zeros + first``: what the expression of a sum takes up where there is
-        nothing yet to add to, with the first of these sums."""
+        nothing yet to add to, with the first of these sums. ``scaled``: only where it runs in the
+        same object, and so has their factor; in an object of its own it begins the stream."""
         known = {add for found in self.streams.sums for add in found.adds}
-        first: dict[object, Sum] = {}
+
+        def key(index: int) -> tuple[object, str | None]:
+            site = self.graph[index].site
+            owner = site.owner if site is not None and scaled else None
+            return expression_of(self.flow, index), owner
+
+        first: dict[tuple[object, str | None], Sum] = {}
         for found in sums:
-            first.setdefault(found.expression, found)
+            first.setdefault(key(found.root), found)
         pairs = {}
         for step in self.program:
-            expression = expression_of(self.flow, step.index)
-            if step.kind is Kind.SUM and step.index not in known and expression in first:
+            if step.kind is Kind.SUM and step.index not in known and key(step.index) in first:
                 new = [s for s in step.sources if self.flow.data[s]]
-                pairs.update({(s, step.index): first[expression] for s in new})
+                pairs.update({(s, step.index): first[key(step.index)] for s in new})
         return pairs
 
     def in_branch(self, index: int) -> bool:

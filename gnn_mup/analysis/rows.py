@@ -159,11 +159,18 @@ class Rows(Features):
         """Whether an index was brought along by the example (edges, batch), or by a layer's own
         graph, or read off a matrix; what else the forward pass computes is a choice of rows."""
         step = self.program[index]
+        if step.kind is Kind.JOIN and step.stacked:  # both ends, sorted or made unique
+            return not self.graph[index].ancestors & self._reals
         if step.kind is Kind.JOIN:  # edges of several graphs, their nodes numbered on
             return any(self.is_relation(self._unshifted(s)) for s in step.sources)
         if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
             return self.is_relation(step.sources[0])
         return step.kind in (Kind.LEAF, Kind.OPAQUE) or self._places(step)
+
+    @cached_property
+    def _reals(self) -> int:
+        """Mask of values that are no whole numbers."""
+        return sum(n.bit for n in self.graph.nodes if n.floating)
 
     def _unshifted(self, index: int) -> int:
         while self.program[index].kind is Kind.SUM:

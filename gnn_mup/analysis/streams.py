@@ -61,11 +61,13 @@ class Streams(Terms):
         taken: set[int] = set()
         for found in self.sums:
             same = alone if found.lone else earlier.setdefault(found.expression, [])
-            behind = [s for s in reversed(same) if self._follows(found, s)]
-            if behind:  # streams that run beside each other take turns
-                free = [s for s in behind if s.root not in taken]
-                self.before[found.root] = known = (free or behind)[0]
-                taken.add(known.root)
+            for early in reversed(same):
+                if self._follows(found, early):
+                    self.before.setdefault(found.root, early)
+                    if early.root not in taken:  # streams that run beside each other take turns
+                        self.before[found.root] = early
+                        taken.add(early.root)
+                        break
             same.append(found)
         begins = {s.root for s in self.before.values()}
         for found in self.sums:

@@ -39,18 +39,16 @@ class Meter:
 
     def __init__(self, name: str, recorder: Recorder) -> None:
         self.name, self.recorder = name, recorder
-        self.pending: float | None = None
+        self.pending: list[float] = []
 
     def message(self, module: Any, inputs: Any, output: Any) -> None:
-        self.pending = None
-        if isinstance(output, Tensor) and output.is_floating_point():
-            node = self.recorder.node_of(output)
-            graph = self.recorder.graph
-            self.pending = self.recorder.quietly(lambda: unweighted(graph, node, output))
+        self.pending = [self._size(sent) for sent in _tensors(output)]
 
     def aggregate(self, module: Any, inputs: Any, output: Any) -> None:
-        if self.pending is not None and isinstance(output, Tensor):
-            self._found(self.pending, output)
+        rows = _tensors(output)
+        if len(rows) == len(self.pending):  # or one of them is no sum of messages
+            for messages, row in zip(self.pending, rows, strict=True):
+                self._found(messages, row)
 
     def fused(self, module: Any, inputs: Any, output: Any) -> None:
         values = inputs[1] if len(inputs) > 1 else inputs[0]
@@ -67,8 +65,19 @@ class Meter:
         found = Aggregation(self.name, messages, self._rms(output), node)
         self.recorder.graph.aggregations.append(found)
 
+    def _size(self, messages: Tensor) -> float:
+        graph, node = self.recorder.graph, self.recorder.node_of(messages)
+        return self.recorder.quietly(lambda: unweighted(graph, node, messages))
+
     def _rms(self, tensor: Tensor) -> float:
         return self.recorder.quietly(lambda: rms(tensor))
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """What a layer sends, or has received: one tensor, or several (scalars and vectors)."""
+    many = output if type(output) is tuple else (output,)
+    right = all(isinstance(one, Tensor) and one.is_floating_point() for one in many)
+    return list(many) if right else []
 
 
 @contextmanager

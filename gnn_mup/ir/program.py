@@ -123,6 +123,12 @@ class Step:
     def only(self) -> Operand:
         return self.operands[0]
 
+    @property
+    def batched(self) -> tuple[int, ...]:
+        """Of a product of two: the axes of the first that stand in the second, and stay."""
+        shared = set(self.operands[1].axes) - {None}
+        return tuple(i for i, axis in enumerate(self.operands[0].axes) if axis in shared)
+
 
 def reached(starts: Iterable[T], onward: Callable[[T], Iterable[T]]) -> Iterator[T]:
     """All that one comes to from some values, these included, each once."""

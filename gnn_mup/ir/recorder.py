@@ -283,7 +283,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 whole = self._add(name, base, (Ref(self.node_of(base)), *args[1:]), kwargs)
                 self._written_with[whole.index] = node.index
             elif base.numel() == tensor.numel():
-                whole = self._add("alias", base, (Ref(node.index),), {})
+                order = sorted(range(tensor.dim()), key=tensor.stride().__getitem__)[::-1]
+                lying = self.quietly(lambda: tensor.permute(order))  # as it lies in memory
+                moved = self._add("permute", lying, (Ref(node.index), tuple(order)), {})
+                whole = self._add("alias", base, (Ref(moved.index),), {})
+                self._written_with[whole.index] = node.index
             else:
                 parts = (Ref(self.node_of(base)), Ref(node.index))
                 whole = self._add("index_put_", base, parts, {})

@@ -121,11 +121,12 @@ def _refuse_script(self: nn.Module) -> nn.Module:
 
 
 def _scaled_method(method: Callable[..., Any], factor: str) -> Callable[..., Any]:
-    """PyG inspects the signature, so it is kept."""
+    """PyG inspects the signature, so it is kept. Of a layer with scalars and vectors both."""
 
     @functools.wraps(method)
     def scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return method(self, *args, **kwargs) * getattr(self, factor)
+        result, number = method(self, *args, **kwargs), getattr(self, factor)
+        return tuple(r * number for r in result) if type(result) is tuple else result * number
 
     return scaled
 
