@@ -169,8 +169,9 @@ def experiment(args: argparse.Namespace) -> None:
         optimizer=OPTIMIZERS["adam"],
         base=SIZES[0],
     )
-    facts = {"data": args.task, "optimizer": "adam", "steps": steps, "axis": "learning rate"}
-    write(report, args, f"{title}, Adam, {steps} steps", **facts)
+    facts = {"data": args.task, "optimizer": "adam", "steps": steps}
+    shown = {"axis": "learning rate", "log": True}
+    write(report, args, f"{title}, Adam, {steps} steps", **facts, **shown)
 
 
 if __name__ == "__main__":

@@ -193,10 +193,10 @@ def _widened(report: SweepReport, kind: str, grid: Grid) -> Grid:
 def write(report: SweepReport, args: argparse.Namespace, title: str, **facts: Any) -> None:
     """CSV of all runs, the figure, and a JSON file with the command, the time and the numbers."""
     name = report.title + ("_quick" if args.quick else "")
-    axis = facts.pop("axis", "learning rate eta0")
+    axis, log = facts.pop("axis", "learning rate eta0"), facts.pop("log", False)
     args.out.mkdir(parents=True, exist_ok=True)
     report.to_csv(args.out / f"{name}.csv")
-    report.plot(args.out / f"{name}.png", title, axis=axis)
+    report.plot(args.out / f"{name}.png", title, axis=axis, log=log)
     note(name, args, report.cells, title=title, **facts, **report.to_dict())
     print(f"\n{title}\n\n{report}\n", flush=True)
 
