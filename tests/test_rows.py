@@ -513,3 +513,23 @@ class MultipliedOut(Body):
 def test_widths_multiplied_out_are_no_heads() -> None:
     plan = planned(MultipliedOut)
     assert {plan.params[f"{n}.weight"].kind for n in ("inner", "both")} == {"width-to-width"}
+
+
+class MaxOfNeighbours(Body):
+    """The largest of the neighbours' features by a pooling layer (point clouds), and an MLP."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.start(x)
+        near = torch.cdist(x, x).topk(NEAR, largest=False).indices
+        for a, b in zip(self.a, self.b, strict=True):
+            rows = torch.stack([a(h)[i][near[i]] for i in range(GRAPHS)])
+            pooled = F.adaptive_max_pool1d(rows.flatten(0, 1).transpose(1, 2), 1)
+            h = h + pooled.view(GRAPHS, NODES, WIDTH)
+            h = h + b(h).relu()
+        return self.dec(h)
+
+
+def test_a_pooling_layer_over_neighbours_mixes_nodes() -> None:
+    plan = planned(MaxOfNeighbours)
+    assert plan.depth == DEPTH
+    assert sorted(b.mixes_nodes for b in plan.branches) == [False, True]

@@ -145,11 +145,20 @@ class Growth(Dims):
     @cached_property
     def _made_by_weights(self) -> list[set[int]]:
         """The classes of features that some weight has made, as it made them."""
-        made = [n.index for n in self.program.graph.members(self.flow.contractions)]
+        products = self.program.graph.members(self.flow.contractions)
+        made = [n.index for n in products if not self._relates(self.program[n.index])]
         made += [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
         looked_up = [self.of[s.index][-1] for s in self.program
                      if s.kind is Kind.ROWS and self.flow.pure(s.sources[0])]  # fmt: skip
         return [set(self.atoms.expand(dim)) for dim in (*map(self.features, made), *looked_up)]
+
+    def _relates(self, step: Step) -> bool:
+        """Whether the weight of a product is a correction to a matrix that is given: ``(A + mask) @
+        x`` makes rows of rows, not features."""
+        origins = [self.program.origin(s)[0] for s in step.sources if self.flow.pure(s)]
+        weights = [self.program[o] for o in origins if len(self.program.shape(o)) > 1]
+        sums = [w for w in weights if w.kind is Kind.SUM]
+        return any(not self.flow.weights[s] for w in sums for s in w.sources)
 
     @cached_property
     def _known(self) -> dict[int, bool]:
@@ -195,6 +204,7 @@ class Growth(Dims):
         features (attention); else the leading ones that are never summed over alone. Rows that
         were merged with a width are no part of it, wherever they stand."""
         alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
+        alone |= self.atoms.classes(over for over, _ in self.matched)
         splits = [[p for p in self.atoms.expand((root,)) if p not in rows]
                   for root in self.atoms.parts]  # fmt: skip
         # Two widths that were multiplied out and are read as one are no width that was split.

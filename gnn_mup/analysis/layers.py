@@ -42,14 +42,16 @@ def reads_layers_one_by_one(flow: Flow) -> bool:
 
 
 def on_the_trunk(reading: Reading) -> list[str]:
-    """Weights of a list's equal layers that follow one another in no branch, nodes being mixed in
-    between: no identity leads round them. (Layers with names of their own do not get more.)"""
+    """Weights of a list's layers, of one shape or between widths, that follow one another in no
+    branch, nodes being mixed in between: no identity leads round them. (Layers with names of
+    their own do not get more.)"""
     lists: dict[object, list[Use]] = {}
     for name, uses in reading.uses.by_param.items():
         free = [u for u in uses if u.in_axes and reading.free[u.node]]
-        if ".*." in f".{list_of(name)}":
-            key = list_of(name), reading.program.shape(reading.leaf(name))
-            lists.setdefault(key, []).extend(free[:1])
+        if free and ".*." in f".{list_of(name)}":
+            inner = reading.grows_in(free[0]) and reading.grows_out(free[0])
+            shape = () if inner else reading.program.shape(reading.leaf(name))
+            lists.setdefault((list_of(name), shape), []).append(free[0])
     found: list[str] = []
     for uses in lists.values():
         for early, late in pairwise(sorted(uses, key=lambda u: u.node)):

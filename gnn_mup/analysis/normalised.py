@@ -97,8 +97,9 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
         step = flow.program[here]
         if step.how is How.SOFTMAX:
             return True
-        if step.kind is Kind.SCATTER or (step.kind is Kind.REDUCE and step.how is How.SUM):
-            rows = _numbers(flow, step.sources[1]) if step.kind is Kind.SCATTER else by
+        counted = step.kind is Kind.SCATTER or step.how is How.COUNT
+        if counted or (step.kind is Kind.REDUCE and step.how is How.SUM):
+            rows = _numbers(flow, step.sources[step.how is not How.COUNT]) if counted else by
             if divided and (not by or rows & by):
                 return True
             continue

@@ -129,14 +129,16 @@ class Places:
 
         for here in reached([index], onward):
             for step in (program[use] for use in program.uses[here]):
-                if step.kind is Kind.CONTRACT and not self._weighs(step):
+                if step.kind is Kind.CONTRACT and self._of_features(step):
                     found = self._as_matrix(step, here, own)
                     if found:
                         return found
         return 0
 
-    def _weighs(self, step: Step) -> bool:
-        return any(self.flow.weight_like(s) for s in step.sources[:2])
+    def _of_features(self, step: Step) -> bool:
+        """Whether a product has learned features on both sides, not a weight or a rotation."""
+        flow = self.flow
+        return all(flow.weights[s] and not flow.weight_like(s) for s in step.sources[:2])
 
     def _adds_bias(self, step: Step) -> bool:
         return step.kind is Kind.SUM and any(self.flow.pure(s) for s in step.sources)

@@ -154,8 +154,11 @@ class Terms:
         return {*axes, *ones} >= set(range(len(self.program.shape(leaf.add))))
 
     def _same_carriers(self, found: Sum) -> list[Leaf]:
-        """Summands that all carry one and the same earlier value on, row by row."""
+        """Summands that all carry one and the same earlier value on, row by row, to a later layer
+        (not those of a loss)."""
         carried = self.flow.carried
+        if not self.graph.descendants[found.root] & self.flow.contractions:
+            return []
         whole = [x for x in found.leaves if self._is_whole(x)]
         for i, leaf in enumerate(whole):
             same = [

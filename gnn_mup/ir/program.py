@@ -63,6 +63,7 @@ class How(Enum):
     SQUASH = "squash"
     EXP = "exp"
     SOFTMAX = "softmax"
+    COUNT = "how often each number occurs"
     RECIPROCAL = "reciprocal"
     SUM = "sum"
     MEAN = "mean"

@@ -31,7 +31,8 @@ _WITH_SITE = (
     | ops.REDUCTION | ops.EITHER | COMPOUND
     | {"stack", "cat", "index_put", "index_put_", "native_dropout"}
 )  # fmt: skip
-_SUMS = frozenset({"scatter_add", "scatter_add_", "index_add", "index_add_", "_sparse_mm"})
+_SUMS = frozenset({"scatter_add", "scatter_add_", "index_add", "index_add_", "_sparse_mm",
+                   "_sparse_addmm"})  # fmt: skip
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

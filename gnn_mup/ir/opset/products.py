@@ -185,3 +185,15 @@ def _reduce(seen: Seen) -> Step:
     how = _REDUCED.get(seen.name, How.EXTREME)
     axis = next(iter(gone)) if len(gone) == 1 else None
     return seen.step(Kind.REDUCE, [Operand(source, tuple(axes))], how, axis=axis)
+
+
+@op("adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices max_pool3d_with_indices "
+    "_adaptive_avg_pool2d _adaptive_avg_pool3d avg_pool1d avg_pool2d avg_pool3d")  # fmt: skip
+def pool(seen: Seen) -> Step:
+    """The largest or the mean of the places in a window, mostly of all of them."""
+    source = seen.tensor(0)
+    gone = {i for i, n in enumerate(seen.graph[source].shape) if n != seen.shape[i]}
+    axes = tuple(None if i in gone else i for i in range(seen.rank(source)))
+    how = How.MEAN if "avg" in seen.name else How.EXTREME
+    axis = next(iter(gone)) if len(gone) == 1 else None
+    return seen.step(Kind.REDUCE, [Operand(source, axes)], how, axis=axis)

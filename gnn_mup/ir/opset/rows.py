@@ -182,7 +182,8 @@ def _to_sparse(seen: Seen) -> Step:
 """)
 def _counted(seen: Seen) -> Step:
     """Integers made of others: no axis of theirs is followed."""
-    return seen.step(Kind.POINTWISE, [seen.nowhere(p) for p in seen.node.parents])
+    how = How.COUNT if seen.name in ("bincount", "histc") else How.PLAIN
+    return seen.step(Kind.POINTWISE, [seen.nowhere(p) for p in seen.node.parents], how)
 
 
 @op("diag_embed diag")
