@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 import sys
@@ -13,7 +14,7 @@ import torch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MODEL = """
-from torch import nn
+from torch import nn, ones
 from torch_sparse import SparseTensor, matmul
 
 class DIFFormer(nn.Module):
@@ -25,7 +26,8 @@ class DIFFormer(nn.Module):
     def forward(self, x, edge_index, edge_weight):
         n = len(x)
         ends = {"row": edge_index[1], "col": edge_index[0]}
-        adj = SparseTensor(**ends, value=edge_weight, sparse_sizes=(n, n))
+        weight = ones(edge_index.size(1)) if edge_weight is None else edge_weight
+        adj = SparseTensor(**ends, value=weight, sparse_sizes=(n, n))
         x = self.first(x)
         for layer in self.layers:
             x = x + matmul(adj, layer(x)).relu()
@@ -74,8 +76,9 @@ def test_traffic_writes_its_files(elsewhere, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_sparse", None)  # as if it were not installed
     monkeypatch.setattr(sys, "path", list(sys.path))
     script = importlib.import_module("field_models")
-    grid = script.Grid(-4, -3)
-    monkeypatch.setattr(script, "GRIDS", {"transfer": grid, "standard": grid})
+    task = (script.traffic, "buses", 640, script.Grid(-4, -3))
+    monkeypatch.setitem(script.TASKS, "traffic", task)
+    monkeypatch.setattr(script, "HELD_OUT", 12)
     where = ("--root", tmp_path, "--out", tmp_path, "--storage", tmp_path / "runs")
     words = ("field_models.py", "traffic", tmp_path / "repository", "--quick", "--steps", 2, *where)
     monkeypatch.setattr(sys, "argv", [str(word) for word in words])
@@ -83,5 +86,43 @@ def test_traffic_writes_its_files(elsewhere, tmp_path, monkeypatch):
     noted = json.loads((tmp_path / "field_traffic_quick.json").read_text())
     assert noted["steps"] == 2
     assert (tmp_path / "field_traffic_quick.png").stat().st_size > 0
-    lines = (tmp_path / "field_traffic_quick.csv").read_text().splitlines()
-    assert len(lines) == 1 + 2 * 2 * 2  # parameterizations, sizes, rates
+    with (tmp_path / "field_traffic_quick.csv").open() as file:
+        runs = list(csv.DictReader(file))
+    assert len(runs) == 2 * 2 * 2  # parameterizations, sizes, rates
+    errors = {(r["transfer"], r["width"], r["lr"]): r[script.JUDGED] for r in runs}
+    for rate in ("0.0625", "0.125"):  # the smallest size is the reference: the untouched model
+        assert errors["transfer", "16", rate] == errors["standard", "16", rate]
+        assert errors["transfer", "32", rate] != errors["standard", "32", rate]
+
+
+def test_batches_come_in_another_order_each_time_and_as_copies(elsewhere):
+    pairs = [((torch.full((1,), float(i)),), i) for i in range(20)]
+    torch.manual_seed(0)
+    shuffled = elsewhere.Batches(pairs, shuffled=True)
+    first, second = ([target for _, target in shuffled] for _ in range(2))
+    assert first != second
+    assert sorted(first) == sorted(second) == [target for _, target in elsewhere.Batches(pairs)]
+    for (x,), _ in elsewhere.Batches(pairs):
+        x.add_(100)
+    assert [x.item() for (x,), _ in pairs] == list(range(20))
+
+
+def test_structures_in_one_batch_keep_their_own_neighbours(elsewhere):
+    script = importlib.import_module("field_models")
+    sizes, cells = (3, 2), (2.0, 5.0)
+    graphs = [
+        {
+            "z": torch.full((n,), 14, dtype=torch.int8),
+            "pos": torch.rand(n, 3),
+            "cell": cell * torch.eye(3),
+            "edge_index": torch.tensor([[0, 1], [1, 0]], dtype=torch.int16),
+            "shift": torch.tensor([[0, 0, 0], [1, 0, 0]], dtype=torch.int8),
+        }
+        for n, cell in zip(sizes, cells, strict=True)
+    ]
+    batch = script.structures(graphs)
+    assert batch["_idx_j"].tolist() == [0, 1, 3, 4]
+    assert batch["_idx_i"].tolist() == [1, 0, 4, 3]
+    assert batch["_idx_m"].tolist() == [0, 0, 0, 1, 1]
+    assert batch["_n_atoms"].tolist() == [3, 2]
+    assert batch["_offsets"][:, 0].tolist() == [0, 2, 0, 5]

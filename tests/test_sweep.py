@@ -506,6 +506,37 @@ def test_fit_by_steps_and_by_epochs() -> None:
             Fit(batches, **wrong)  # type: ignore[arg-type]
 
 
+class Forces(nn.Module):
+    """The slope of a learned energy: its output is a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.requires_grad_()
+        energy = self.energy(x).sum()
+        (force,) = torch.autograd.grad(energy, x, create_graph=self.training)
+        return -force
+
+
+def test_fit_validates_a_model_whose_output_is_a_gradient() -> None:
+    torch.manual_seed(0)
+    model, batch = Forces(), (torch.randn(5, 3), torch.randn(5, 3))
+    found = Fit([batch], [batch], steps=2)(model, torch.optim.Adam(model.parameters()), 0)
+    error = (model(batch[0].clone()) - batch[1]).abs().mean()
+    assert found["metric"] == pytest.approx(float(error.detach()))
+    assert model.training
+
+
+def test_fit_validates_other_models_without_gradients() -> None:
+    seen: list[bool] = []
+    model, batch = nn.Linear(3, 1), (torch.randn(5, 3), torch.randn(5, 1))
+    model.register_forward_hook(lambda *_: seen.append(torch.is_grad_enabled()))
+    Fit([batch], [batch], steps=1)(model, torch.optim.SGD(model.parameters(), lr=0.1), 0)
+    assert seen == [True, False]
+
+
 def test_fit_averages_the_last_losses() -> None:
     seen = iter([5.0, 1.0, 3.0, 4.0])
     fit = Fit([BATCH], steps=4, average=0.5)

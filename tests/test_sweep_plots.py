@@ -88,3 +88,15 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match="Name a file in a folder that is there"):
         SweepReport(cells()).plot(tmp_path / "no" / "a.png")
     assert SweepReport(cells()).plot(tmp_path / "a.png").exists()
+
+
+def test_losses_on_a_logarithmic_axis_share_their_limits(drawn: list[Any]) -> None:
+    runs = [c | {"loss": c["loss"] * (3 if c["transfer"] == "standard" else 1)} for c in cells()]
+    SweepReport(runs).plot("a.png", log=True)
+    left, right = panels(drawn[0])
+    assert left.get_yscale() == right.get_yscale() == "log"
+    assert left.get_ylim() == right.get_ylim()
+    best = min(v for sizes in SweepReport(runs).best.values() for _, v in sizes.values())
+    assert left.get_ylim()[0] == pytest.approx(0.9 * best)
+    SweepReport([c | {"loss": c["loss"] - 2} for c in cells()]).plot("b.png", log=True)
+    assert {panel.get_yscale() for panel in panels(drawn[1])} == {"linear"}  # losses below zero

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -79,3 +81,19 @@ def fresh(batch: Any) -> Any:
     if isinstance(batch, tuple | list):
         return type(batch)(fresh(item) for item in batch)
     return batch.clone() if isinstance(batch, torch.Tensor) and batch.is_floating_point() else batch
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Pairs (inputs, target), each as a copy of its own; for training in a random order."""
+
+    pairs: list[Any]
+    shuffled: bool = False
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[Any]:
+        count = len(self.pairs)
+        order = torch.randperm(count).tolist() if self.shuffled else range(count)
+        return (fresh(self.pairs[i]) for i in order)

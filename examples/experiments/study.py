@@ -22,7 +22,6 @@ from gnn_mup.diagnostics.sweep.report import SweepReport
 from gnn_mup.diagnostics.sweep.sweep import sweep
 
 SIZES = ((16, 2), (32, 4), (64, 8), (128, 16))
-QUICK_SIZES = ((16, 2), (32, 4))
 SEEDS = (6, 4, 2, 2)
 """How many seeds for each size: small models vary more, and cost less."""
 
@@ -81,7 +80,11 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def start(made: argparse.ArgumentParser) -> argparse.Namespace:
+def start(
+    made: argparse.ArgumentParser,
+    sizes: tuple[tuple[int, int], ...] = SIZES,
+    seeds: tuple[int, ...] = SEEDS,
+) -> argparse.Namespace:
     """Read the options; one thread, since the tensors are small."""
     args = made.parse_args()
     torch.set_num_threads(1)
@@ -89,9 +92,9 @@ def start(made: argparse.ArgumentParser) -> argparse.Namespace:
     cache = Path(os.environ.get("GNN_MUP_CACHE") or tempfile.gettempdir())
     folder = cache / f"gnn_mup_experiments-{getattr(os, 'getuid', int)()}"
     args.storage = args.storage or folder / ("quick" if args.quick else "full")
-    args.sizes = QUICK_SIZES if args.quick else SIZES
+    args.sizes = sizes[: 2 if args.quick else None]
     args.more_seeds = {} if args.seeds or args.quick else MORE_SEEDS
-    args.seeds = tuple(args.seeds or ((1,) * len(args.sizes) if args.quick else SEEDS))
+    args.seeds = tuple(args.seeds or ((1,) * len(args.sizes) if args.quick else seeds))
     if len(args.seeds) != len(args.sizes):
         made.error(f"--seeds needs {len(args.sizes)} numbers, one for each of {args.sizes}")
     args.rounds = 0 if args.quick else 2
@@ -146,8 +149,7 @@ def _all_seeds(
             transfer=kinds,
             storage=args.storage / f"{name}.db",
             name=name,
-            base="paper",
-            **more,
+            **{"base": "paper", **more},
         )
         keys = ("transfer", "width", "depth", "lr", "seed")
         cells |= {tuple(c[k] for k in keys): seen(c, fit) for c in part.cells}
@@ -191,10 +193,10 @@ def _widened(report: SweepReport, kind: str, grid: Grid) -> Grid:
 def write(report: SweepReport, args: argparse.Namespace, title: str, **facts: Any) -> None:
     """CSV of all runs, the figure, and a JSON file with the command, the time and the numbers."""
     name = report.title + ("_quick" if args.quick else "")
-    axis = facts.pop("axis", "learning rate eta0")
+    axis, log = facts.pop("axis", "learning rate eta0"), facts.pop("log", False)
     args.out.mkdir(parents=True, exist_ok=True)
     report.to_csv(args.out / f"{name}.csv")
-    report.plot(args.out / f"{name}.png", title, axis=axis)
+    report.plot(args.out / f"{name}.png", title, axis=axis, log=log)
     note(name, args, report.cells, title=title, **facts, **report.to_dict())
     print(f"\n{title}\n\n{report}\n", flush=True)
 

@@ -60,3 +60,12 @@ def training(problem: Problem, steps: int, validate: bool | None = None, **more:
     validate = problem.level == "node" if validate is None else validate
     valid = problem.valid if validate else None
     return Training(problem.train, valid, steps=steps, average=share, every=steps, **more)
+
+
+def warmup_cosine(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    """Linear warm-up over a tenth of the steps, then a cosine to zero."""
+
+    def factor(step: int) -> float:
+        return min((step + 1) / max(steps / 10, 1), 0.5 + 0.5 * math.cos(math.pi * step / steps))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

@@ -204,28 +204,31 @@ class Growth(Dims):
         features (attention); else the leading ones that are never summed over alone. Rows that
         were merged with a width are no part of it, wherever they stand."""
         alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
-        alone |= self.atoms.classes(over for over, _ in self.matched)
         splits = [[p for p in self.atoms.expand((root,)) if p not in rows]
                   for root in self.atoms.parts]  # fmt: skip
         # Two widths that were multiplied out and are read as one are no width that was split.
         splits = [parts for parts in splits if any(set(parts) <= m for m in self._made_by_weights)]
-        matched = {p for parts in splits for p in self._matched(parts)}
-        found: set[int] = set()
+        matched, found = set[int](), set[int]()
+        for parts in splits:
+            heads, summed = self._matched(set(parts))
+            matched |= heads
+            alone |= summed
         for parts in splits:
             found |= matched & set(parts) or {p for p in parts[:-1] if p not in alone}
         return found
 
-    def _matched(self, parts: list[int]) -> set[int]:
+    def _matched(self, parts: set[int]) -> tuple[set[int], set[int]]:
         """Of the factors of a width those that stay where another, or a piece of another, is
-        summed over with other features."""
-        found: set[int] = set()
+        summed over with other features; and those that are summed over there."""
+        found, summed = set[int](), set[int]()
         for over, stay in self.matched:
             classes = set(self.atoms.expand(over))
             for made, sources in self._links:
                 classes |= sources if classes & made else set()
-            if classes & set(parts):
-                found |= self.atoms.classes(stay) & set(parts) - classes
-        return found
+            heads = self.atoms.classes(stay) & parts - classes if classes & parts else set()
+            found |= heads
+            summed |= classes if heads else set()
+        return found, summed
 
     def _derive(self, fixed: set[int]) -> None:
         """An axis of parts side by side grows if one of them does, a part if the whole does; a

@@ -165,9 +165,20 @@ class Fit:
             as_call(model, _inputs(batch))  # raises where it is the batch's fault
         return number
 
-    @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """The metric on the validation batches, weighted by their number of targets."""
+        """The metric on the validation batches, weighted by their number of targets.
+
+        With gradients only for a model whose output is one (forces)."""
+        try:
+            with torch.no_grad():
+                return self._evaluated(model)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+        with torch.enable_grad():
+            return self._evaluated(model)
+
+    def _evaluated(self, model: nn.Module) -> float:
         model.eval()
         total, count = 0.0, 0
         batches = self.train if self.valid is None else self.valid

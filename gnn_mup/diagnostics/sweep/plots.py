@@ -37,9 +37,13 @@ MARGIN = 0.4
 
 
 def plot_rates(
-    report: SweepReport, path: Path, title: str = "", axis: str = "learning rate"
+    report: SweepReport,
+    path: Path,
+    title: str = "",
+    axis: str = "learning rate",
+    log: bool = False,
 ) -> Path:
-    """Rows: what is measured. Columns: parameterizations. Lines: sizes."""
+    """Rows: what is measured. Columns: parameterizations. Lines: sizes. ``log``: losses too."""
     columns = [report.column]
     if "metric" not in columns and any(c.get("metric") is not None for c in report.cells):
         columns.append("metric")
@@ -47,11 +51,14 @@ def plot_rates(
     spans = [_span(report, kind) for kind in kinds] or [(0.0, 1.0)]
     wide = [max((high - low + 2 * MARGIN) * OCTAVE, 2.6) for low, high in spans]
     figure, panels = _panels(len(columns), wide, 3.5)
+    least = min((v for k in kinds for _, v in report.best[k].values()), default=0.0) if log else 0.0
     for row, column in zip(panels, columns, strict=True):
         limits = _limits(report, kinds, column)
         for panel, kind, inches, (low, high) in zip(row, kinds, wide, spans, strict=False):
             _draw(panel, report, kind, column, limits)
             panel.set_ylim(*limits)
+            if least > 0 and column == report.column:
+                _log_losses(panel, 0.9 * least, limits[1])
             free = (inches / OCTAVE - (high - low)) / 2
             panel.set_xlim(2.0 ** (low - free), 2.0 ** (high + free))
         row[0].set_ylabel(_label(column))
@@ -141,11 +148,24 @@ def _lost(
     panel: Axes, curve: Curve, limits: tuple[float, float], shade: Any, number: int, of: int
 ) -> None:
     """Crosses along the edge for what diverged, or lies above or below the picture."""
-    inset = (limits[1] - limits[0]) * (0.03 + 0.035 * (of - 1 - number))
+    inset = 0.03 + 0.035 * (of - 1 - number)
     above = [r for r, v in curve.items() if not math.isfinite(v) or v > limits[1]]
     below = [r for r, v in curve.items() if v < limits[0]]
-    for gone, height in ((above, limits[1] - inset), (below, limits[0] + inset)):
-        panel.plot(gone, [height] * len(gone), linestyle="", marker="x", markersize=5, color=shade)
+    heights = panel.get_xaxis_transform()  # as parts of the panel
+    for gone, height in ((above, 1 - inset), (below, inset)):
+        panel.plot(gone, [height] * len(gone), linestyle="", marker="x", markersize=5, color=shade,
+                   transform=heights)  # fmt: skip
+
+
+def _log_losses(panel: Axes, low: float, high: float) -> None:
+    """Equal ratios of losses as equal heights, with plain numbers beside them."""
+    from matplotlib.ticker import LogLocator
+
+    panel.set_yscale("log")
+    panel.set_ylim(low, high)
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    panel.yaxis.set_major_formatter("{x:g}")
+    panel.minorticks_off()
 
 
 def _limits(report: SweepReport, kinds: Sequence[str], column: str) -> tuple[float, float]:

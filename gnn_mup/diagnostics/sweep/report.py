@@ -128,11 +128,19 @@ class SweepReport(Curves):
         short = [f"{self.missing} runs are missing: call sweep again"] * bool(self.missing)
         return [*short, *self.edges, *self.notes]
 
-    def plot(self, path: str | Path, title: str | None = None, axis: str = "learning rate") -> Path:
-        """Loss (and metric) against the learning rate, one line per size, side by side."""
+    def plot(
+        self,
+        path: str | Path,
+        title: str | None = None,
+        axis: str = "learning rate",
+        log: bool = False,
+    ) -> Path:
+        """Loss (and metric) against the learning rate, one line per size, side by side.
+
+        ``log``: losses on a logarithmic axis too."""
         from .plots import plot_rates
 
-        return plot_rates(self, Path(path), self.title if title is None else title, axis)
+        return plot_rates(self, Path(path), self.title if title is None else title, axis, log)
 
     def plot_sizes(self, path: str | Path, title: str | None = None) -> Path:
         """Loss against size: at the smallest size's best learning rate, and at each size's own."""
