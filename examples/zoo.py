@@ -2,12 +2,13 @@
 
     python examples/zoo.py                       # all of them, widths 32 to 256, depths 4 to 16
     python examples/zoo.py --quick               # widths 32 and 128, depths 4 and 16
-    python examples/zoo.py --optimizer sgd       # another optimizer: files of their own
+    python examples/zoo.py --optimizers sgd adam adamw   # two columns each
     python examples/zoo.py --only GPS SchNet     # those whose name has one of these words
     python examples/zoo.py --write               # put the table into docs/zoo.md as well
 
 The models stand in tests/zoo, each with what has to be found in it. Writes zoo.csv and zoo.md to
-examples/results; with --only the other rows of zoo.csv stay as they are.
+examples/results; what was not asked for, other models with --only and other optimizers, stays in
+zoo.csv as it is.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from zoo import FAMILIES, FULL, QUICK, ZOO, Entry, check  # noqa: E402
 from gnn_mup import Plan, TransferError, apply_transfer  # noqa: E402
 from gnn_mup.diagnostics.coord.verdict import Verdict  # noqa: E402
 
-COLUMNS = ["model", "L", "branches", "gamma", "width", "depth", "note", "sizes", "seconds"]
+OPTIMIZERS = ("adam", "adamw", "sgd")
+VERDICTS = [f"{name}, {axis}" for name in OPTIMIZERS for axis in ("width", "depth")]
+COLUMNS = ["model", "L", "branches", "gamma", *VERDICTS, "note", "sizes", "seconds"]
 OPEN, CLOSE = "<!-- zoo -->", "<!-- /zoo -->"
 
 
@@ -74,38 +77,47 @@ def note_of(entry: Entry, plan: Plan) -> str:
     return re.sub(r"\S*/site-packages/", "", "; ".join(dict.fromkeys(lines)))
 
 
-def row(entry: Entry, args: argparse.Namespace) -> dict[str, str]:
+def row(entry: Entry, args: argparse.Namespace, known: dict[str, str]) -> dict[str, str]:
+    """A model's line; of optimizers that were not asked for what is known at the same sizes."""
     start = time.process_time()
     widths = entry.widths(args.steps)
     sizes = f"{widths[0]}..{widths[-1]} / {args.depths[0]}..{args.depths[-1]}"
-    line = dict.fromkeys(COLUMNS, "") | {"model": entry.name, "sizes": sizes}
+    line = dict.fromkeys(COLUMNS, "") | (known if known.get("sizes") == sizes else {})
+    line |= {"model": entry.name, "sizes": sizes}
+    asked = [f"{name}, {axis}" for name in args.optimizers for axis in ("width", "depth")]
     try:
         plan = found(entry)
         line |= {"L": str(plan.depth), "branches": branches_of(plan), "note": note_of(entry, plan)}
         line["gamma"] = "normalised" if plan.gamma == 1.0 else f"{plan.gamma:.2f}"
-        report = check(entry, args.steps, args.depths, args.optimizer, args.seeds)
-        line["width"] = worded(report.over("width"))
-        line["depth"] = worded(report.over("depth")) if entry.depth_is_size else "width only"
+        for name in args.optimizers:
+            report = check(entry, args.steps, args.depths, name, args.seeds)
+            depth = worded(report.over("depth")) if entry.depth_is_size else "width only"
+            line |= {f"{name}, width": worded(report.over("width")), f"{name}, depth": depth}
     except TransferError as error:
-        line |= {"width": "refused", "depth": "refused", "note": str(error).splitlines()[0]}
+        line |= dict.fromkeys(asked, "refused") | {"note": str(error).splitlines()[0]}
     return line | {"seconds": f"{time.process_time() - start:.1f}"}
 
 
-def coverage(rows: Iterable[dict[str, str]]) -> str:
-    rows = list(rows)
-    good = [r for r in rows if r["width"] == "pass" and r["depth"] in ("pass", "width only")]
-    deep = [r for r in good if r["depth"] == "pass"]
+def coverage(rows: Iterable[dict[str, str]], optimizer: str) -> str:
+    """How many pass under one optimizer, of those that were run."""
+    width, depth = f"{optimizer}, width", f"{optimizer}, depth"
+    rows = [r for r in rows if r[width]]
+    good = [r for r in rows if r[width] == "pass" and r[depth] in ("pass", "width only")]
+    deep = [r for r in good if r[depth] == "pass"]
     rest = [r["model"] for r in rows if r not in good]
     return (
-        f"{len(good)} of {len(rows)} pass with the one line, nothing told: {len(deep)} over width "
-        f"and depth, {len(good) - len(deep)} over width, whose depth is no size of theirs. "
-        f"The rest: {', '.join(rest) or 'none'}."
+        f"{optimizer}: {len(good)} of {len(rows)} pass, nothing told: {len(deep)} "
+        f"over width and depth, {len(good) - len(deep)} over width, whose depth is no size of "
+        f"theirs. The rest: {', '.join(rest) or 'none'}."
     )
 
 
 def markdown(rows: list[dict[str, str]], heading: str) -> str:
-    shown = [c for c in COLUMNS if c not in ("sizes", "seconds")]
-    lines = [heading, "", coverage(rows), "", f"| {' | '.join(shown)} |", "|---" * len(shown) + "|"]
+    run = [name for name in OPTIMIZERS if any(r[f"{name}, width"] for r in rows)]
+    left_out = {v for v in VERDICTS if v.partition(",")[0] not in run} | {"sizes", "seconds"}
+    shown = [c for c in COLUMNS if c not in left_out]
+    lines = [heading, "", *(f"- {coverage(rows, name)}" for name in run), ""]
+    lines += [f"| {' | '.join(shown)} |", "|---" * len(shown) + "|"]
     lines += ["| " + " | ".join(r[c].replace("|", "/") for c in shown) + " |" for r in rows]
     return "\n".join(lines) + "\n"
 
@@ -122,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--optimizer", default="adam", choices=["sgd", "adam", "adamw"])
+    parser.add_argument("--optimizers", nargs="+", default=["adam"], choices=OPTIMIZERS)
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--write", "--readme", action="store_true", help="to docs/zoo.md")
@@ -133,17 +145,16 @@ def main() -> None:
     args.depths = [4, 16] if args.quick else [4, 8, 16]
     args.seeds = args.seeds or (2 if args.quick else 3)
     args.out.mkdir(parents=True, exist_ok=True)
-    stem = "zoo" if args.optimizer == "adam" else f"zoo_{args.optimizer}"
-    file = args.out / f"{stem}.csv"
-    rows = {}
-    if args.only and file.exists():
+    file = args.out / "zoo.csv"
+    rows: dict[str, dict[str, str]] = {}
+    if file.exists():
         with file.open(newline="") as lines:
-            rows = {r["model"]: r for r in csv.DictReader(lines)}
+            rows = {r["model"]: {c: r.get(c, "") for c in COLUMNS} for r in csv.DictReader(lines)}
     words = [word.lower() for word in args.only]
     chosen = [e for e in ZOO if not words or any(word in e.name.lower() for word in words)]
     for entry in (bar := tqdm(chosen, unit="model", delay=1.0)):
         bar.set_postfix_str(entry.name)
-        rows[entry.name] = row(entry, args)
+        rows[entry.name] = row(entry, args, rows.get(entry.name, {}))
         listed = [rows[e.name] for e in ZOO if e.name in rows]
         with file.open("w", newline="") as out:
             writer = csv.DictWriter(out, COLUMNS)
@@ -152,7 +163,7 @@ def main() -> None:
     seconds = sum(float(r["seconds"]) for r in listed)
     heading = (
         f"`python examples/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}`".replace(" `", "`")
-        + f": {len(listed)} models of {len(FAMILIES)} families, {args.optimizer}, widths / depths "
+        + f": {len(listed)} models of {len(FAMILIES)} families, widths / depths "
         f"{', '.join(dict.fromkeys(r['sizes'] for r in listed))}, {seconds:.0f} s of one core "
         f"(Python {platform.python_version()}, torch {torch.__version__})."
     )

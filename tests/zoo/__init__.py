@@ -6,7 +6,18 @@ extension: radius graphs are passed in.
 
 from __future__ import annotations
 
-from . import attention, convolutional, geometric, heterogeneous, molecules, pooling, residual
+from . import (
+    attention,
+    convolutional,
+    fields,
+    geometric,
+    heterogeneous,
+    molecules,
+    pooling,
+    relational,
+    residual,
+    traffic,
+)
 from .check import FULL, QUICK, check, loss_of
 from .entry import Entry, as_args, first
 
@@ -18,6 +29,9 @@ FAMILIES = {
     "geometric": geometric.MODELS,
     "heterogeneous": heterogeneous.MODELS,
     "pooling": pooling.MODELS,
+    "traffic": traffic.MODELS,
+    "fields": fields.MODELS,
+    "relational": relational.MODELS,
 }
 ZOO: tuple[Entry, ...] = tuple(entry for family in FAMILIES.values() for entry in family)
 

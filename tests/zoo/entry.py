@@ -118,6 +118,11 @@ def fields() -> dict[str, Any]:
     return found
 
 
+def draws(*shape: int) -> Tensor:
+    """Normal numbers, the same at every call."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7))
+
+
 def shortest_paths(edges: Tensor, nodes: int) -> Tensor:
     """Hops between all pairs of nodes, cut at `DISTANCES` - 1."""
     reach = torch.eye(nodes)
