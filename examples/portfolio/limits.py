@@ -31,7 +31,7 @@ from ways import Bench
 
 TASK, TARGET = "qm9-mu", (128, 8)
 SEEDS_SMALL, SEEDS, ALPHAS = (0, 1), (0,), (1.0, 4.0, 16.0)
-AXES = ("depth", "steps", "batch", "molecules")
+AXES = ("steps", "depth", "batch", "molecules")
 Point = tuple[str, int, str, tuple[int, int]]
 """What is changed, to what, the task that it makes, and the target."""
 
@@ -101,13 +101,15 @@ def table(folder: Path) -> None:
     text = ["| changed | to | way | score | true regret |", "|---|---|---|---|---|"]
     text += [f"| {a} | {v} | {w} | {s:.4g} | {r:.3f} |" for a, v, w, s, r, _ in rows]
     (folder / "limits.md").write_text("\n".join(text) + "\n")
-    if rows:
-        draw(rows, folder / "limits.png")
+    draw(rows, folder / "limits.png")
 
 
 def draw(rows: list[tuple[str, int, str, float, float, float]], path: Path) -> None:
-    axes = list(dict.fromkeys(row[0] for row in rows))
-    figure, panels = plt.subplots(1, len(axes), figsize=(3.2 * len(axes), 3.2), sharey=True,
+    values = {axis: {row[1] for row in rows if row[0] == axis} for axis in AXES}
+    axes = [axis for axis in AXES if len(values[axis]) > 1]
+    if not axes:
+        return
+    figure, panels = plt.subplots(1, len(axes), figsize=(3.6 * len(axes), 3.4), sharey=True,
                                   squeeze=False, layout="constrained")  # fmt: skip
     for panel, axis in zip(panels[0], axes, strict=True):
         for way in list(dict.fromkeys(row[2] for row in rows))[1:]:
@@ -115,12 +117,12 @@ def draw(rows: list[tuple[str, int, str, float, float, float]], path: Path) -> N
             panel.plot(*zip(*seen, strict=True), marker="o", label=way) if seen else None
         panel.axhline(1.0, color="grey", linewidth=1)
         panel.set(xlabel=axis, xscale="log")
-        ticks = sorted({row[1] for row in rows if row[0] == axis})
+        ticks = sorted(values[axis])
         panel.set_xticks(ticks, [str(t) for t in ticks])
         panel.minorticks_off()
     panels[0][0].set_ylabel("true regret")
     handles = {n: h for p in panels[0] for h, n in zip(*p.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=4, fontsize=8)
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=2, fontsize=8)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
