@@ -221,14 +221,23 @@ class Growth(Dims):
         """Of the factors of a width those that stay where another, or a piece of another, is
         summed over with other features; and those that are summed over there."""
         found, summed = set[int](), set[int]()
+        for over, stay in self._attended:
+            heads = stay & parts - over if over & parts else set()
+            found |= heads
+            summed |= over if heads else set()
+        return found, summed
+
+    @cached_property
+    def _attended(self) -> list[tuple[set[int], set[int]]]:
+        """For each product of features with features the classes that are summed over, what they
+        are pieces of included, and those that stay."""
+        found = []
         for over, stay in self.matched:
             classes = set(self.atoms.expand(over))
             for made, sources in self._links:
                 classes |= sources if classes & made else set()
-            heads = self.atoms.classes(stay) & parts - classes if classes & parts else set()
-            found |= heads
-            summed |= classes if heads else set()
-        return found, summed
+            found.append((classes, self.atoms.classes(stay)))
+        return found
 
     def _derive(self, fixed: set[int]) -> None:
         """An axis of parts side by side grows if one of them does, a part if the whole does; a

@@ -182,9 +182,12 @@ def _reduce(seen: Seen) -> Step:
     for i in range(rank):
         axes.append(None if i in gone else (i if kept else at))
         at += i not in gone
-    how = _REDUCED.get(seen.name, How.EXTREME)
+    return _without(seen, Operand(source, tuple(axes)), gone, _REDUCED.get(seen.name, How.EXTREME))
+
+
+def _without(seen: Seen, operand: Operand, gone: set[int], how: How) -> Step:
     axis = next(iter(gone)) if len(gone) == 1 else None
-    return seen.step(Kind.REDUCE, [Operand(source, tuple(axes))], how, axis=axis)
+    return seen.step(Kind.REDUCE, [operand], how, axis=axis)
 
 
 @op("adaptive_max_pool2d adaptive_max_pool3d max_pool2d_with_indices max_pool3d_with_indices "
@@ -195,5 +198,4 @@ def pool(seen: Seen) -> Step:
     gone = {i for i, n in enumerate(seen.graph[source].shape) if n != seen.shape[i]}
     axes = tuple(None if i in gone else i for i in range(seen.rank(source)))
     how = How.MEAN if "avg" in seen.name else How.EXTREME
-    axis = next(iter(gone)) if len(gone) == 1 else None
-    return seen.step(Kind.REDUCE, [Operand(source, axes)], how, axis=axis)
+    return _without(seen, Operand(source, axes), gone, how)
