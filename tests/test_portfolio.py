@@ -42,6 +42,13 @@ except cells.OutOfTime:
     pass
 else:
     raise AssertionError("a run began after the end")
+import race
+one, cost = race.search(store, "digits", 0.0)
+assert one == {{"lr": 2.0**tasks.TASKS["digits"].first_lr}} and cost > 0
+longest = max(store.known(cells.Cell("digits", cells.SMALL, "sp", 2.0**k, 0))["seconds"]
+              for k in (-5, -4, -3))
+_, cost = race.search(store, "digits", 4 * longest)
+assert longest < cost <= 4.5 * longest, (cost, longest)
 report.write(out)
 text = (out / "results.md").read_text()
 assert "| digits | 1 | (48, 4) |" in text, text

@@ -1,5 +1,5 @@
 """The portfolio: a large model trained once with what was tuned on a small one, beside one tuned
-itself. Nine tasks on real data, six ways.
+itself. Nine tasks on real data, seven ways.
 
     python examples/portfolio run                      # hours; goes on where it was stopped
     python examples/portfolio run --tasks digits --until 21:20

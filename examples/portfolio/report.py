@@ -137,7 +137,7 @@ def _regrets(found: list[Line], path: Path) -> None:
     if not places:
         return
     figure, axes = plt.subplots(figsize=(8, 1 + 0.5 * len(places)))
-    for way, marker in zip(WAYS, "os|^D*", strict=True):
+    for way, marker in zip(WAYS, "os|^D*P", strict=True):
         mine = [one for one in known if one.way == way]
         rows = [places.index((one.task, one.half, one.target)) for one in mine]
         axes.plot([one.regret for one in mine], rows, marker, label=way, alpha=0.8)

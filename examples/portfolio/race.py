@@ -1,0 +1,115 @@
+"""A search on the small model within a budget: one seed, bad runs given up half way.
+
+Runs are stored whole, as all cells are; one that is given up is counted with the part of its
+seconds that it would have taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cells import SMALL, Cell, Store
+from tasks import TASKS
+
+from gnn_mup.diagnostics.sweep.space import MULTIPLIERS, Space, multipliers_of
+
+HALF, BEHIND, GAIN = 0.5, 1.1, 0.99
+"""When a run may be given up, how far behind it lies then, and what is worth a change."""
+SEED = 0
+
+Point = dict[str, float]
+
+
+class Spent(Exception):
+    """No run fits into the budget any more."""
+
+
+@dataclass
+class Race:
+    """Runs of one task on the small model, until the budget (in seconds) is spent."""
+
+    store: Store
+    task: str
+    budget: float
+    spent: float = 0.0
+    runs: list[tuple[float, Point]] = field(default_factory=list)
+    half_way: float = math.inf
+    """The score of the best run so far, half way."""
+    longest: float = 0.0
+
+    def score(self, values: Mapping[str, float]) -> float:
+        """The score of a point; infinite where it was given up. Raises `Spent`."""
+        if self.spent + self.longest > self.budget:
+            raise Spent
+        given = {n: v for n, v in multipliers_of(values).items() if v != 1.0}
+        how = "reference" if given else "sp"  # one and the same training at this size
+        found = self.store.result(Cell(self.task, SMALL, how, values["lr"], SEED, given))
+        middle = HALF * TASKS[self.task].steps
+        early = [score for step, score in found["curve"] if step <= middle]
+        there = min((s for s in early if math.isfinite(s)), default=math.inf)
+        given_up = there > BEHIND * self.half_way
+        self.longest = max(self.longest, found["seconds"])
+        self.spent += found["seconds"] * (HALF if given_up else 1.0)
+        score = math.inf if given_up else found["score"]
+        if score < min((s for s, _ in self.runs), default=math.inf):
+            self.half_way = there
+        self.runs.append((score, dict(values)))
+        return score
+
+
+def search(store: Store, task: str, budget: float) -> tuple[Point, float]:
+    """The learning rate and multipliers that a race finds, and what it cost."""
+    race = Race(store, task, budget)
+    octave, alone = TASKS[task].first_lr, math.inf
+    try:
+        octave, alone = _octave(race, octave)
+        _multipliers(race, octave, alone)
+    except Spent:
+        pass
+    rates = [(s, v) for s, v in race.runs if len(v) == 1]
+    alone, plain = min(rates, key=lambda run: run[0])
+    score, best = min(race.runs, key=lambda run: run[0])
+    return (best if score < GAIN * alone else plain), race.spent
+
+
+def _octave(race: Race, first: int) -> tuple[int, float]:
+    tried: dict[int, float] = {}
+
+    def at(k: int) -> float:
+        if k not in tried:
+            tried[k] = race.score({"lr": 2.0**k})
+        return tried[k]
+
+    best = first
+    while True:
+        at(best)
+        now = min((best, best - 1, best + 1), key=at)
+        if math.isinf(at(now)):
+            now = best - 2
+        elif now == best:
+            return best, at(best)
+        best = now
+
+
+def _multipliers(race: Race, octave: int, alone: float) -> None:
+    """The star round the learning rate, then what helped alone, together and further."""
+    ranges = {"lr": (2.0 ** (octave - 3), 2.0 ** (octave + 3)), **MULTIPLIERS}
+    space = Space(ranges, {"lr": 2.0**octave, **dict.fromkeys(MULTIPLIERS, 1.0)})
+    centre, *arms = space.star()
+    helped: dict[str, tuple[float, float]] = {}
+    for point in arms:
+        name = next(n for n in point if point[n] != centre[n])
+        if name == "lr":
+            continue
+        score = race.score(point)
+        if score < min(alone, helped.get(name, (alone,))[0]):
+            helped[name] = (score, point[name])
+    for power in (1.0, 2.0):
+        moved = {n: min(max(v**power, ranges[n][0]), ranges[n][1]) for n, (_, v) in helped.items()}
+        if moved and (len(moved) > 1 or power > 1.0):
+            race.score({**centre, **moved})
+
+
+__all__ = ["Race", "search"]
