@@ -46,7 +46,7 @@ import race
 
 
 class Fixed:
-    """A second for each run; the rate is best at 2^-5, four times the branch is better."""
+    # A second for each run; the rate is best at 2^-5, four times the branch is better.
 
     def result(self, cell):
         off = abs(math.log2(cell.lr) + 5) + abs(math.log2(cell.multipliers.get("branch", 1)) - 2)
