@@ -38,10 +38,17 @@ SIZES: dict[str, dict[str, int]] = {
     "L = 6": {"L": 6},
 }
 FOR_FOUR = {
-    "FunctionForms", "ReZero", "ResidualMLP", "VirtualNodeWrittenOut", "VirtualNodeMadeAnew",
-    "ChangingConstants", "ReadoutsWrittenOut", "BasicBackbone",
-}  # fmt: skip
-"""Written for four layers: their code, or the words that are expected of them, counts them."""
+    "BasicBackbone": "its words name the last layer, 3; at two layers no layer is left between",
+    "ChangingConstants": "its words list the constants of four layers",
+    "FunctionForms": "its four layers are written out, each in another way",
+    "ReZero": "four gains are written out",
+    "ReadoutsWrittenOut": "a sum of five readouts is written out",
+    "ResidualMLP": "names count the layers of a Sequential",
+    "VirtualNodeMadeAnew": "names count layers, and the last has no part; at two layers another "
+    "line is named for the same reason",
+    "VirtualNodeWrittenOut": "three updates of the virtual node are written out",
+}
+"""Written for four layers, each for a reason: their code, or what is expected of them, counts."""
 AT_TWO = {
     "JumpingMean": "a mean of two states of a stream is also a skip round one of them, and no edit",
     "OfficialGIN": "one connection is put in, so its 1/L is 1",
