@@ -1850,7 +1850,8 @@ class DeepEnds(PreNorm):
             "dec.0.bias": "hidden vector",
             "dec.2.weight": f"decoder width-out {2 * D}",
             "dec.2.bias": "decoder no-width",
-        }
+        },
+        notes=(f"{2 * D} (enc.0.weight, dec.0.weight)",),
     )
 
     def __init__(self) -> None:

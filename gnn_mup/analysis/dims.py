@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from ..ir.program import How, Kind, Operand, Step
+from ..ir.program import How, Kind, Operand, Step, reached
 from .atoms import Atoms, Dim
 from .extend import Weight
 from .flow import Flow
@@ -200,8 +200,16 @@ class Dims:
         return self.atoms.take(queue, last)
 
     def joins_in(self, dim: Dim) -> list[tuple[int, list[Dim]]]:
-        """The steps that put values side by side along this axis, with those values' axes."""
-        found = {i for atom in self.atoms.expand(dim) for i in self._joined.get(atom, ())}
+        """The steps that put values side by side along this axis, or along an axis of those values,
+        with those values' axes."""
+
+        def inside(atom: int) -> list[int]:
+            joins = [self.program[i] for i in self._joined.get(atom, ())]
+            axes = (self.of[o][step.axis or 0] for step in joins for o in step.sources)
+            return list(self.atoms.classes(axes))
+
+        atoms = reached(self.atoms.expand(dim), inside)
+        found = {i for atom in atoms for i in self._joined.get(atom, ())}
         steps = [self.program[index] for index in sorted(found)]
         return [(s.index, [self.of[o][s.axis or 0] for o in s.sources]) for s in steps]
 
@@ -235,6 +243,12 @@ class Dims:
             before = self.feature_axis[told.node]
             if 0 <= before < len(told.axes) and told.axes[before] is not None:
                 return int(told.axes[before] or 0)
+        if step.kind is Kind.JOIN and step.operands:
+            before = [self.feature_axis[o.node] for o in step.operands if self.flow.weights[o.node]]
+            told = {step.axis if not step.stacked and b == step.axis else step.only.axes[b]
+                    for b in before if 0 <= b < len(step.only.axes)}  # fmt: skip
+            if len(told) == 1 and (axis := told.pop()) is not None:
+                return axis
         if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
             for operand in reversed(step.operands[:2]):
                 axis = self.feature_axis[operand.node]

@@ -36,7 +36,7 @@ class Growth(Dims):
     def settle(self, streams: Iterable[int] = ()) -> None:
         """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
         returns its stream returns a width."""
-        self.growing = self._owned & self._read
+        self.growing = self._owned & self._read & self._made
         flowing = self.atoms.classes(self.of[s][-1] for s in streams)
         ends = self._returned - flowing
         rows = self.given | self.atoms.classes(self.counted)
@@ -64,10 +64,11 @@ class Growth(Dims):
         bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
         owned, known = self._owned, self._known
+        together = self.atoms.classes((atom,) for atom in self.joins)  # as large as its parts are
         open_: dict[int, int] = {}
         for atom in sorted(made & owned - self._fixed - known.keys()):
             (self.growing.add if self.atoms.size[atom] == width else self.growing.discard)(atom)
-        for atom in sorted(self.growing & owned - made - known.keys()):
+        for atom in sorted(self.growing & owned - made - together - known.keys()):
             size = self.atoms.size[atom]
             if size and width and width % size and 2 * size % width:
                 if size in sizes:
@@ -129,14 +130,44 @@ class Growth(Dims):
         return [(classes([(atom,)]), classes([dim])) for atom, dim in self.made_of.items()]
 
     @cached_property
+    def _made(self) -> set[int]:
+        """Classes of features that some weight has made, with those that they are pieces of or are
+        put together to. What vectors alone make of a number (radial functions with learned
+        frequencies) is a basis, and no width."""
+        found = self._learned | self.atoms.classes(self._tables)
+        for _ in range(3):
+            for atom, dim in self.made_of.items():
+                part, whole = self.atoms.classes([(atom,)]), self.atoms.classes([dim])
+                found |= part if found & whole else set()
+                found |= whole if atom in self.part and found & part else set()
+        return found
+
+    @cached_property
+    def _tables(self) -> list[Dim]:
+        """The features of learned rows that are added to others, or stand beside them."""
+        found = []
+        for step in self.program:
+            for source in step.sources if step.kind in (Kind.JOIN, Kind.SUM) else ():
+                wide = [n for n in self.program.shape(source) if n > 1]
+                if self.flow.pure(source) and len(wide) > 1:
+                    found.append(self.features(source))
+        return found
+
+    @cached_property
+    def _learned(self) -> set[int]:
+        """Classes of features that some weight has made, and of what they are put together to."""
+        found = set().union(*self._made_by_weights)
+        for _ in range(3):
+            for made, sources in self._links:
+                found |= made if found & sources else set()
+        return found
+
+    @cached_property
     def _only_made(self) -> set[int]:
         """Classes of axes of buffers, globals and new tensors."""
         brought = [s for s, p in self._leaves if p is None and not self.flow.data[s.index]]
         new = [*brought, *(s for s in self.program if s.kind is Kind.MADE)]
-        learned = set().union(*self._made_by_weights)
-        for _ in range(3):
-            for made, sources in self._links:
-                learned |= made if learned & sources else set()
+        learned = self._learned
         found = self.atoms.classes(dim for s in new for dim in self.of[s.index]) - learned
         for made, sources in self._links:
             found |= made - learned if sources and sources <= found else set()
@@ -264,6 +295,11 @@ class Growth(Dims):
                     self.growing.add(root)
                 elif root not in made:  # [x, x] is a pair of rows again
                     self.growing.discard(root)
+
+    def is_own(self, atom: int) -> bool:
+        """Whether a class grows, and nothing but the layers that make and read it has to do with
+        it: it is no part of another, and no others are made of it."""
+        return atom in self.growing and not any(atom in a | b for a, b in self._links)
 
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))

@@ -6,6 +6,7 @@ Pure: changes verdicts, returns records.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -47,7 +48,7 @@ def settle_sums_over_layers(
             continue
         behind = not flow.graph.descendants[found.root] & flow.mixing
         rising = all(flow.height[a.node] < flow.height[b.node] for a, b in pairwise(leaves))
-        read = behind and many and rising and _states(flow, leaves)
+        read = behind and many and rising and later_states(flow, [x.node for x in leaves])
         if found.verdict is Verdict.OVER_LAYERS or read:
             found.verdict = Verdict.READOUTS
             terms = {(leaf.node, leaf.add): 1 << i for i, leaf in enumerate(leaves)}
@@ -73,12 +74,12 @@ def _made_one_from_the_other(flow: Flow, leaves: list[Leaf]) -> bool:
     )
 
 
-def _states(flow: Flow, leaves: list[Leaf]) -> bool:
-    """Whether each summand is read from a later state than the one before: what they share with
-    the next grows, through weights."""
+def later_states(flow: Flow, values: Sequence[int]) -> bool:
+    """Whether each value is read from a later state than the one before: what they share with the
+    next grows, through weights."""
     shared = []
-    for a, b in pairwise(leaves):
-        common = flow.graph[a.node].ancestors & flow.graph[b.node].ancestors
+    for a, b in pairwise(values):
+        common = flow.graph[a].ancestors & flow.graph[b].ancestors
         features = [n.index for n in flow.graph.members(common)
                     if n.floating and flow.data[n.index]]  # fmt: skip
         if not features:
@@ -98,4 +99,4 @@ def is_divided(flow: Flow, found: Sum) -> bool:
     return any(abs(uses[0].only.coefficient * n - 1.0) < 1e-6 for n in (count, count + 1))
 
 
-__all__ = ["Readouts", "brought_in", "is_divided", "settle_sums_over_layers"]
+__all__ = ["Readouts", "brought_in", "is_divided", "later_states", "settle_sums_over_layers"]

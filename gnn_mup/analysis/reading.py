@@ -16,7 +16,7 @@ from .flow import Flow
 from .forms import Sum, Verdict, expression_of
 from .growth import Growth
 from .nesting import entries_of, taken_up_by
-from .overlayers import brought_in
+from .overlayers import brought_in, later_states
 from .streams import Streams
 from .uses import Use, Uses
 
@@ -227,7 +227,8 @@ class Reading:
         leaf = self.dims.of[self.leaf(use.param)]
         for join, _ in self.dims.joins_in(tuple(a for axis in use.in_axes for a in leaf[axis])):
             parts = self.program[join].sources
-            if len(parts) > 1 and all(self.flow.learned(a, b) for a, b in pairwise(parts)):
+            made_on = all(self.flow.learned(a, b) for a, b in pairwise(parts))
+            if len(parts) > 1 and (made_on or (len(parts) > 2 and later_states(self.flow, parts))):
                 return True
         return False
 

@@ -157,7 +157,8 @@ class Rows(Features):
 
     def is_relation(self, index: int) -> bool:
         """Whether an index was brought along by the example (edges, batch), or by a layer's own
-        graph, or read off a matrix; what else the forward pass computes is a choice of rows."""
+        graph, or read off a matrix; what else the forward pass computes is a choice of rows, and so
+        is what a layer keeps or makes where it names each row once."""
         step = self.program[index]
         if step.kind is Kind.JOIN and step.stacked:  # both ends, sorted or made unique
             return not self.graph[index].ancestors & self._reals
@@ -165,7 +166,8 @@ class Rows(Features):
             return any(self.is_relation(self._unshifted(s)) for s in step.sources)
         if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
             return self.is_relation(step.sources[0])
-        return step.kind in (Kind.LEAF, Kind.OPAQUE) or self._places(step)
+        brought = step.kind in (Kind.LEAF, Kind.OPAQUE) and not self.graph[index].distinct
+        return brought or self._places(step)
 
     @cached_property
     def _reals(self) -> int:

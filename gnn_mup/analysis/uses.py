@@ -183,21 +183,32 @@ class Uses:
         for name in self.params_of(weight):
             out = tuple(dict.fromkeys(a for d in axes for a, n in d.get(name, ()) if n > 1))
             if table and len(out) > 1:
-                yield Use(name, step.index, "lookup", (), out[-1:])
+                rows = [a for d in self._features(step, weight) for a, _ in axes[d].get(name, ())]
+                yield Use(name, step.index, "lookup", (), tuple(rows) or out[-1:])
             else:
                 yield Use(name, step.index, "vector", (), out, data=data)
+
+    def _features(self, step: Step, weight: int) -> set[int]:
+        """The axes of learned rows that hold their features: what they are joined along, or what
+        was found to hold them."""
+        if step.kind is Kind.JOIN and not step.stacked and step.axis is not None:
+            return {step.axis}
+        return self.flow.feature_axes.get(weight, set())
 
     def _is_table(self, weight: int) -> bool:
         """Whether a value is a parameter with features for every row (of a fixed number of nodes or
         places), as they are, and nothing else: learned positions."""
-        while len(self.program.uses[weight]) == 1:
+        beside = (Kind.JOIN, Kind.SUM)
+        while True:
+            uses = [self.program[u].kind for u in self.program.uses[weight]]
+            if len(uses) != 1 and not all(kind in beside for kind in uses):
+                return False
             if self.program.node(weight).param is not None:
                 return True
             step = self.program[weight]
             if self.program.same(weight) is None and step.kind is not Kind.PICK:
                 return False
             weight = step.only.node
-        return False
 
     def _summed_later(self, step: Step, weight: int) -> set[int]:
         """Axes of a factor that a sum right behind the product takes away."""

@@ -15,7 +15,7 @@ from torch import nn
 from ..analysis.attention import scores
 from ..analysis.checks import warnings_of
 from ..analysis.computed import placed_through
-from ..analysis.limits import ambiguous, no_decoder, width_only
+from ..analysis.limits import ambiguous, inner_sizes, no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
 from ..analysis.reading import Reading
@@ -249,6 +249,8 @@ def _remarks(
         why = f"no residual connection was inserted: {findings.refused}"
         notes.append(Note(Code.NOT_INSERTED, why))
     notes += no_decoder(reading, findings.known.sizes.grows)
+    shown = {name for name, p in placements.items() if p.basis is Basis.KNOWN}
+    notes += inner_sizes(reading, shown)
     alarms += ambiguous(reading, findings.known.sums) if options.residual != "off" else []
     for operation in dict.fromkeys(findings.measured.values()):
         names = [n for n, op in findings.measured.items() if op == operation]

@@ -111,6 +111,8 @@ class Node:
     site: Site | None = None
     rms: float | None = None
     row_sum: float | None = None
+    distinct: bool = False
+    """Of whole numbers that the forward pass brings along: none of them occurs twice."""
     callers: tuple[tuple[CodeType, int], ...] = ()
 
     @property

@@ -24,6 +24,7 @@ class Code(StrEnum):
     DOT_PRODUCT_DECODER = "dot-product-decoder"
     FORWARD_CHANGED = "forward-changed"
     HEAD_DIMENSION = "head-dimension"
+    INNER_SIZES = "inner-sizes"
     INPUTS_NOT_UNIT = "inputs-not-unit"
     INSERTED = "inserted"
     LEFT_OUT = "left-out"

@@ -1,0 +1,210 @@
+"""Kinds of sizes and rows that models of the field showed (batches 13 and later), each in the
+smallest form: bases, tables, choices of rows, layers side by side."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import global_add_pool
+
+from gnn_mup import Plan, plan_transfer
+
+NODES, FEATURES, OUT, WIDTH, DEPTH = 12, 7, 3, 24, 4
+X = torch.randn(NODES, FEATURES, generator=torch.Generator().manual_seed(0))
+EDGES = torch.randint(0, NODES, (2, 50), generator=torch.Generator().manual_seed(1))
+
+
+def planned(model: nn.Module, *example: Tensor) -> Plan:
+    return plan_transfer(model, example, base="paper", audit=False)
+
+
+def collected(rows: Tensor, edge_index: Tensor) -> Tensor:
+    return rows.new_zeros(NODES, rows.size(1)).index_add(0, edge_index[1], rows)
+
+
+class Stack(nn.Module):
+    def __init__(self, width: int = WIDTH, depth: int = DEPTH) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, width), nn.Linear(width, OUT)
+        self.lins = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+
+class Radial(Stack):
+    """A filter from radial functions whose frequencies are learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frequencies = nn.Parameter(torch.arange(1.0, 1.0 + WIDTH // 2))
+        self.filter = nn.Linear(WIDTH // 2, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        distance = (x[edge_index[0], :3] - x[edge_index[1], :3]).norm(dim=1, keepdim=True)
+        filters = self.filter(torch.sin(self.frequencies * distance))
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + collected(filters * lin(x)[edge_index[0]], edge_index)
+        return self.dec(x)
+
+
+def test_functions_that_vectors_make_of_a_number_are_a_basis() -> None:
+    """Half as many as the width, so that no doubt about its size could help."""
+    plan = planned(Radial(), X, EDGES)
+    assert plan.params["filter.weight"].kind == "data-in"
+    assert plan.params["frequencies"].kind == "no-width"
+    assert {plan.params[f"lins.{i}.weight"].kind for i in range(DEPTH)} == {"width-to-width"}
+
+
+class ChannelsFirst(nn.Module):
+    """A learned row for every node, channels first, beside the data's in two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(NODES, WIDTH))
+        self.enc = nn.Conv2d(FEATURES, WIDTH, 1)
+        self.both = nn.Conv2d(2 * WIDTH, WIDTH, 1)
+        self.gate = nn.Conv2d(2 * WIDTH, WIDTH, 1)
+        self.dec = nn.Conv2d(WIDTH, OUT, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.rows.unsqueeze(0).expand(len(x), -1, -1).transpose(1, 2).unsqueeze(-1)
+        x = self.enc(x.transpose(1, 2).unsqueeze(-1))
+        h = self.both(torch.cat([x, rows], 1)).relu()
+        return self.dec(h * self.gate(torch.cat([rows, x], 1)).relu())
+
+
+def test_learned_rows_with_channels_first_are_a_look_up() -> None:
+    plan = planned(ChannelsFirst(), torch.stack([X, X + 1]))
+    record = plan.params["rows"]
+    assert (record.kind, record.fan_out_axes) == ("data-in", (1,))
+    assert "look-up" in record.reason
+    assert {plan.params[f"{n}.weight"].kind for n in ("both", "gate")} == {"width-to-width"}
+
+
+class Beside(nn.Module):
+    """Three tables beside each other are three quarters of a stream of four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(NODES, WIDTH) for _ in range(3))
+        self.enc = nn.Linear(FEATURES, WIDTH)
+        self.gate = nn.Linear(3 * WIDTH, 4 * WIDTH)
+        self.lins = nn.ModuleList(nn.Linear(4 * WIDTH, 4 * WIDTH) for _ in range(DEPTH))
+        self.dec = nn.Linear(4 * WIDTH, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        rows = [table(torch.arange(NODES)) for table in self.tables]
+        gate = self.gate(torch.cat(rows, 1)).tanh()
+        x = torch.cat([self.enc(x), *rows], 1)
+        for lin in self.lins:
+            x = x + collected((gate * lin(x))[edge_index[0]], edge_index)
+        return self.dec(x)
+
+
+def test_what_stands_side_by_side_is_as_large_as_its_parts() -> None:
+    plan = planned(Beside(), X, EDGES)
+    assert plan.params["gate.weight"].kind == "width-to-width"
+    assert not [w for w in plan.warnings if w.code == "unknown-growth"]
+
+
+class Chosen(Stack):
+    """Rows picked and written back by an index that the forward pass makes in numpy."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        every = np.arange(len(x))
+        state = torch.zeros(NODES, WIDTH)
+        start = self.enc(x)
+        for lin in self.lins:
+            own = state[every]
+            sent = collected(lin(own + start)[edge_index[0]], edge_index)
+            state[every] = (own + sent).relu()
+        return self.dec(state)
+
+
+def test_rows_that_a_layer_names_once_each_carry_the_stream() -> None:
+    plan = planned(Chosen(), X, EDGES)
+    assert plan.depth in (DEPTH - 1, DEPTH)
+    assert [b.factor for b in plan.branches if b.factor != 1.0] == [pytest.approx(1 / plan.depth)]
+
+
+class Kept(Stack):
+    """Edges that the model keeps itself: each node many times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edges = EDGES
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + collected(lin(x)[self.edges[0]], self.edges)
+        return self.dec(x)
+
+
+def test_edges_of_a_model_s_own_are_still_edges() -> None:
+    plan = planned(Kept(), X)
+    assert plan.depth == DEPTH
+    assert plan.messages
+
+
+class Side(nn.Module):
+    """All layers side by side: pooled one by one, or as pairs of nodes."""
+
+    def __init__(self, how: str, depth: int) -> None:
+        super().__init__()
+        self.how = how
+        self.enc = nn.Linear(FEATURES, WIDTH)
+        self.lins = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.head = nn.Linear(WIDTH * depth * (2 if how == "pairs" else 1), OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        states, x = [], self.enc(x)
+        batch = torch.arange(NODES) // 4
+        for lin in self.lins:
+            x = lin(x + collected(x[edge_index[0]], edge_index)).relu()
+            states.append(global_add_pool(x, batch) if self.how == "pooled" else x)
+        side = torch.cat(states, 1)
+        if self.how == "pairs":
+            side = torch.cat([side[edge_index[0]], side[edge_index[1]]], 1)
+        return self.head(side)
+
+
+@pytest.mark.parametrize("how", ["plain", "pooled", "pairs"])
+def test_a_head_that_reads_all_layers_has_the_rate_of_its_fan_in(how: str) -> None:
+    rates = [planned(Side(how, d), X, EDGES).params["head.weight"].lr for d in (3, 6, 12)]
+    powers = [math.log2(b / a) for a, b in pairwise(rates)]
+    assert powers == [pytest.approx(-1.0, abs=0.01)] * 2  # not -0.5
+
+
+class Head(Stack):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.last, self.dec = nn.Linear(WIDTH, size), nn.Linear(size, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + collected(lin(x)[edge_index[0]], edge_index)
+        return self.dec(self.last(x).relu())
+
+
+@pytest.mark.parametrize("size", [WIDTH, 2 * WIDTH])
+def test_a_size_that_nothing_ties_to_the_width_is_named(size: int) -> None:
+    notes = [n.text for n in planned(Head(size), X, EDGES).notes if n.code == "inner-sizes"]
+    assert bool(notes) == (size != WIDTH)
+    assert all(f"{size} (last.weight)" in text for text in notes)
+
+
+def test_a_second_width_settles_it() -> None:
+    class Fixed(Head):
+        def __init__(self, width: int) -> None:
+            Stack.__init__(self, width)
+            self.last, self.dec = nn.Linear(width, 2 * WIDTH), nn.Linear(2 * WIDTH, OUT)
+
+    plan = plan_transfer(Fixed(WIDTH), (X, EDGES), delta=Fixed(2 * WIDTH), audit=False)
+    assert not [n for n in plan.notes if n.code == "inner-sizes"]
+    assert plan.params["last.weight"].kind == "width-out"
