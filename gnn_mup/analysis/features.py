@@ -90,6 +90,8 @@ class Features:
         """The parameters whose rows the rows of a value of weights are."""
         if step.kind is Kind.JOIN and step.axis == 0:
             sources = list(step.sources)
+        elif step.kind is Kind.ROWS and step.axis == 0:  # all of them, by numbers made on the way
+            sources = [step.sources[0]]
         elif step.kind in (Kind.ROWS, Kind.SCATTER, Kind.MADE, Kind.REDUCE):
             return frozenset()
         else:

@@ -134,12 +134,25 @@ class Growth(Dims):
         """Classes of features that some weight has made, with those that they are pieces of or are
         put together to. What vectors alone make of a number (radial functions with learned
         frequencies) is a basis, and no width."""
-        found = self._learned | self.atoms.classes(self._tables)
+        found = self._learned | self.atoms.classes([*self._tables, *self._own_axes])
         for _ in range(3):
             for atom, dim in self.made_of.items():
                 part, whole = self.atoms.classes([(atom,)]), self.atoms.classes([dim])
                 found |= part if found & whole else set()
                 found |= whole if atom in self.part and found & part else set()
+        return found
+
+    @cached_property
+    def _own_axes(self) -> list[Dim]:
+        """What the weight of a product brings into it: axes that the other side has not."""
+        found = []
+        for node in self.program.graph.members(self.flow.contractions):
+            step = self.program[node.index]
+            for number, operand in enumerate(step.operands[:2] if step.summed else ()):
+                others = set(step.operands[1 - number].axes)
+                if self.flow.weight_like(operand.node):
+                    own = [i for i, t in enumerate(operand.axes) if t not in others | {None}]
+                    found += [self.of[operand.node][i] for i in own]
         return found
 
     @cached_property
