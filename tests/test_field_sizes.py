@@ -196,7 +196,7 @@ class Head(Stack):
 def test_a_size_that_nothing_ties_to_the_width_is_named(size: int) -> None:
     notes = [n.text for n in planned(Head(size), X, EDGES).notes if n.code == "inner-sizes"]
     assert bool(notes) == (size != WIDTH)
-    assert all(f"{size} (last.weight)" in text for text in notes)
+    assert all(f"{size} (last.weight, dec.weight)" in text for text in notes)
 
 
 def test_a_second_width_settles_it() -> None:

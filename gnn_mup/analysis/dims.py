@@ -244,11 +244,12 @@ class Dims:
             if 0 <= before < len(told.axes) and told.axes[before] is not None:
                 return int(told.axes[before] or 0)
         if step.kind is Kind.JOIN and step.operands:
-            before = [self.feature_axis[o.node] for o in step.operands if self.flow.weights[o.node]]
-            told = {step.axis if not step.stacked and b == step.axis else step.only.axes[b]
-                    for b in before if 0 <= b < len(step.only.axes)}  # fmt: skip
-            if len(told) == 1 and (axis := told.pop()) is not None:
-                return axis
+            joined = None if step.stacked else step.axis
+            ends = {joined if axis == joined else o.axes[axis] for o in step.operands
+                    if self.flow.weights[o.node]
+                    and 0 <= (axis := self.feature_axis[o.node]) < len(o.axes)}  # fmt: skip
+            if len(ends) == 1 and (end := ends.pop()) is not None:
+                return end
         if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
             for operand in reversed(step.operands[:2]):
                 axis = self.feature_axis[operand.node]
@@ -304,8 +305,10 @@ class Dims:
         return learned and self.feature_axis[index] not in self.feature_axes[index]
 
     def _feature_atoms(self, step: Step) -> Dim:
-        """The atoms of a value that are features: of an axis merged with rows not all."""
-        known = {a for s in step.sources for a in self.atoms.expand(self.feature_atoms[s])}
+        """The atoms of a value that are features: of an axis merged with rows not all, whatever
+        a gain or a bias has there."""
+        told = [s for s in step.sources if not self.flow.pure(s)] or step.sources
+        known = {a for s in told for a in self.atoms.expand(self.feature_atoms[s])}
         found: list[int] = []
         for axis in self.feature_axes[step.index]:
             here = self.atoms.expand(self.of[step.index][axis])

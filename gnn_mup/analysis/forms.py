@@ -95,7 +95,8 @@ def addends(flow: Flow, step: Step) -> list[tuple[int, float]]:
 
 
 def sums_of(flow: Flow) -> list[Sum]:
-    """All sums of features; ``x + f + g`` is one sum, and so is what a loop adds up."""
+    """All sums of features; ``x + f + g`` is one sum, and so is what a loop adds up. What no output
+    is made from counts only where the same code of the same object makes nothing else."""
     program = flow.program
     adds = {s.index: addends(flow, s) for s in program if _may_be_sum(flow, s)}
     adds = {index: parts for index, parts in adds.items() if parts}
@@ -111,7 +112,14 @@ def sums_of(flow: Flow) -> list[Sum]:
     roots = Counter(here.expression for here in found)
     for here in found:
         here.lone = roots[here.expression] == 1
-    return found
+    live = {here.root for here in found if flow.graph.live >> here.root & 1}
+    told = {(here.expression, _owner(flow, here)) for here in found if here.root in live}
+    return [s for s in found if s.root in live or (s.expression, _owner(flow, s)) not in told]
+
+
+def _owner(flow: Flow, here: Sum) -> str | None:
+    site = flow.graph[here.root].site
+    return None if site is None else site.owner
 
 
 def _repeats(flow: Flow, here: Sum) -> int:

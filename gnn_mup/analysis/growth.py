@@ -39,7 +39,7 @@ class Growth(Dims):
         self.growing = self._owned & self._read & self._made
         flowing = self.atoms.classes(self.of[s][-1] for s in streams)
         ends = self._returned - flowing
-        rows = self.given | self.atoms.classes(self.counted)
+        rows = self.given | self.atoms.classes([*self.counted, *self._own_axes[True]])
         fixed = rows | {a for a in ends if not self._one_of_a_list(a)} | self._heads(rows)
         self.growing -= fixed | self._only_made
         self._fixed = fixed
@@ -134,7 +134,7 @@ class Growth(Dims):
         """Classes of features that some weight has made, with those that they are pieces of or are
         put together to. What vectors alone make of a number (radial functions with learned
         frequencies) is a basis, and no width."""
-        found = self._learned | self.atoms.classes([*self._tables, *self._own_axes])
+        found = self._learned | self.atoms.classes([*self._tables, *self._own_axes[False]])
         for _ in range(3):
             for atom, dim in self.made_of.items():
                 part, whole = self.atoms.classes([(atom,)]), self.atoms.classes([dim])
@@ -143,16 +143,18 @@ class Growth(Dims):
         return found
 
     @cached_property
-    def _own_axes(self) -> list[Dim]:
-        """What the weight of a product brings into it: axes that the other side has not."""
-        found = []
+    def _own_axes(self) -> dict[bool, list[Dim]]:
+        """What the weight of a product brings into it, axes that the other side has not: of
+        features; or (True) of rows, where it sums over rows (a learned adjacency)."""
+        found: dict[bool, list[Dim]] = {False: [], True: []}
         for node in self.program.graph.members(self.flow.contractions):
             step = self.program[node.index]
             for number, operand in enumerate(step.operands[:2] if step.summed else ()):
                 others = set(step.operands[1 - number].axes)
                 if self.flow.weight_like(operand.node):
                     own = [i for i, t in enumerate(operand.axes) if t not in others | {None}]
-                    found += [self.of[operand.node][i] for i in own]
+                    rows = self.flow.between_rows(step, number, alone=True)
+                    found[rows] += [self.of[operand.node][i] for i in own]
         return found
 
     @cached_property

@@ -246,7 +246,7 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
     alike = Counter(_alike(reading, name) for name in reading.uses.by_param)
     for use in reading.uses.found:
         once = alike[_alike(reading, use.param)] == 1 and use.param not in known
-        for axis in use.out_axes if use.how == "matrix" and once else ():
+        for axis in (*use.in_axes, *use.out_axes) if use.how == "matrix" and once else ():
             classes = dims.atoms.expand(dims.of[reading.leaf(use.param)][axis])
             if len(classes) == 1 and dims.is_own(classes[0]) and classes[0] not in reading.doubts:
                 sizes.setdefault(dims.atoms.size[classes[0]], []).append(use.param)

@@ -46,12 +46,13 @@ class Rows(Features):
         # Not logits, and no matrix that a layer has made.
         return any(self.data[s] for s in step.sources[:2]) and not self._sums_features(step)
 
-    def between_rows(self, step: Step, weight: int) -> bool:
-        """Whether a weight is summed over an axis of the data that is none of features, or not of
-        features alone."""
+    def between_rows(self, step: Step, weight: int, alone: bool = False) -> bool:
+        """Whether a weight is summed over an axis of the data that is none of features, or (unless
+        ``alone``) not of features alone."""
         slots = [(step.sources[number], axis) for pair in step.summed for number, axis in pair
                  if number != weight]  # fmt: skip
-        rows = all(a not in self.feature_axes[i] or (i, a) in self.merged for i, a in slots)
+        both = frozenset() if alone else self.merged
+        rows = all(a not in self.feature_axes[i] or (i, a) in both for i, a in slots)
         return bool(slots and self.feature_axes) and step.how is not How.CONVOLUTION and rows
 
     def _sums_features(self, step: Step) -> bool:
@@ -166,8 +167,14 @@ class Rows(Features):
             return any(self.is_relation(self._unshifted(s)) for s in step.sources)
         if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
             return self.is_relation(step.sources[0])
-        brought = step.kind in (Kind.LEAF, Kind.OPAQUE) and not self.graph[index].distinct
+        named_once = self.graph[index].distinct or index in self._written_at
+        brought = step.kind in (Kind.LEAF, Kind.OPAQUE) and not named_once
         return brought or self._places(step)
+
+    @cached_property
+    def _written_at(self) -> set[int]:
+        """Indices that rows are written by, which have to name each row once."""
+        return {self.program.origin(i)[0] for step in self.program for i in step.at}
 
     @cached_property
     def _reals(self) -> int:

@@ -168,11 +168,17 @@ class Streams(Terms):
                 fixed = found.stream is not None and self._fixed(found.stream, early)
                 if found.residual and found.stream is not None and not fixed:
                     way = self.graph.between(early.root, found.stream.node)
-                    if way & self.flow.mixing:
+                    if way & self.flow.mixing and self._carried_on(found.expression):
                         return  # a stream that begins anew, with another part of the model
                     found.verdict = Verdict.REMADE
                 else:
                     found.verdict = Verdict.INSIDE
+
+    def _carried_on(self, expression: object) -> bool:
+        """Whether some sum of an expression carries the one before it on."""
+        pairs = [(s, self.before[s.root]) for s in self.sums
+                 if s.expression == expression and s.root in self.before]  # fmt: skip
+        return any(self._follows(late, early) for late, early in pairs)
 
     def _nested(self, found: Sum, early: Sum) -> bool:
         """A skip round the very sum before (U-Net): what is skipped was there already, what is

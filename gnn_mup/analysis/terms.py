@@ -114,13 +114,10 @@ class Terms:
             ways = [s for s in self.flow.carries(step) if self.flow.carried[s] >> root & 1]
             if not ways:
                 return coefficient
-            taken = next(o for o in step.operands if o.node == ways[-1]) if any(
-                o.node == ways[-1] for o in step.operands) else None  # fmt: skip
-            if taken is None:  # a stack that is added up
-                coefficient *= 1.0
-            elif step.kind is Kind.PRODUCT and len(step.operands) == 1:
-                coefficient *= taken.coefficient
-            index = ways[-1]
+            if step.kind is Kind.PRODUCT and len(step.operands) == 1:
+                coefficient *= step.only.coefficient
+            # What is written over may be a part of the rows: the others are the stream.
+            index = ways[0] if step.kind is Kind.WRITE else ways[-1]
         return coefficient
 
     def _normed(self, index: int) -> bool:

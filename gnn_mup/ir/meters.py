@@ -40,12 +40,15 @@ class Meter:
     def __init__(self, name: str, recorder: Recorder) -> None:
         self.name, self.recorder = name, recorder
         self.pending: list[float] = []
+        self.sent: list[Tensor] = []
 
     def message(self, module: Any, inputs: Any, output: Any) -> None:
-        self.pending = [self._size(sent) for sent in _tensors(output)]
+        self.sent = _tensors(output)
+        self.pending = [self._size(sent) for sent in self.sent]
 
     def aggregate(self, module: Any, inputs: Any, output: Any) -> None:
-        rows = _tensors(output)
+        # Messages may be handed on beside the rows that they are collected to.
+        rows = [row for row in _tensors(output) if not any(row is sent for sent in self.sent)]
         if len(rows) == len(self.pending):  # or one of them is no sum of messages
             for messages, row in zip(self.pending, rows, strict=True):
                 self._found(messages, row)

@@ -115,6 +115,8 @@ class Step:
     """Of a join: along a new axis."""
     constant: float = 0.0
     """A number that is added."""
+    at: tuple[int, ...] = ()
+    """Of a write: the indices that say where."""
 
     @cached_property
     def sources(self) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if op != "param" and node.floating and len(node.shape) > 1:
             node.row_sum = row_sum(tensor)
         if op == "const" and not node.floating and not node.boolean and len(node.shape) == 1:
-            node.distinct = self.quietly(lambda: tensor.unique().numel() == tensor.numel())
+            node.distinct = self.quietly(lambda: torch.unique(tensor).numel() == tensor.numel())
         self.leaves[id(tensor)] = node.index
         self._alive.append(tensor)
         return node

@@ -121,12 +121,16 @@ def _refuse_script(self: nn.Module) -> nn.Module:
 
 
 def _scaled_method(method: Callable[..., Any], factor: str) -> Callable[..., Any]:
-    """PyG inspects the signature, so it is kept. Of a layer with scalars and vectors both."""
+    """PyG inspects the signature, so it is kept. Of a layer with scalars and vectors both; what is
+    handed on as it came in is not scaled."""
 
     @functools.wraps(method)
     def scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
         result, number = method(self, *args, **kwargs), getattr(self, factor)
-        return tuple(r * number for r in result) if type(result) is tuple else result * number
+        if type(result) is not tuple:
+            return result * number
+        given = (*args, *kwargs.values())
+        return tuple(r if any(r is g for g in given) else r * number for r in result)
 
     return scaled
 

@@ -158,7 +158,11 @@ def _write(seen: Seen) -> Step:
         )
         operands.append(Operand(part, axes))
     through = seen.name == "index_put" and isinstance(seen.arg(1), Ref)
-    return seen.step(Kind.WRITE, operands, How.THROUGH_VIEW if through else How.PLAIN)
+    how = How.THROUGH_VIEW if through else How.PLAIN
+    given = [seen.arg(2)] if seen.name == "index_copy" else seen.arg(1)
+    listed = given if isinstance(given, list | tuple) else ()
+    at = tuple(r.node for r in listed if isinstance(r, Ref) and not seen.graph[r.node].boolean)
+    return seen.step(Kind.WRITE, operands, how, at=at)
 
 
 # -- sparse matrices -------------------------------------------------------------------------------
