@@ -208,3 +208,112 @@ def test_a_second_width_settles_it() -> None:
     plan = plan_transfer(Fixed(WIDTH), (X, EDGES), delta=Fixed(2 * WIDTH), audit=False)
     assert not [n for n in plan.notes if n.code == "inner-sizes"]
     assert plan.params["last.weight"].kind == "width-out"
+
+
+class Bare(Stack):
+    """No encoder: the stream is the data."""
+
+    def __init__(self) -> None:
+        super().__init__(FEATURES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for lin in self.lins:
+            x = x + collected(lin(x)[edge_index[0]], edge_index)
+        return self.dec(x)
+
+
+class Added(Stack):
+    """Eigenvectors of the example, as many as the width, are added to the encoded data."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, vectors: Tensor) -> Tensor:
+        x = self.enc(x) + vectors
+        for lin in self.lins:
+            x = x + collected(lin(x)[edge_index[0]], edge_index)
+        return self.dec(x)
+
+
+class Moved(Stack):
+    """Coordinates are a stream of their own, and they are data: nothing to say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways = nn.ModuleList(nn.Linear(WIDTH, 1) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor, place: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin, way in zip(self.lins, self.ways, strict=True):
+            between = place[edge_index[0]] - place[edge_index[1]]
+            sent = lin(x)[edge_index[0]] * between.norm(dim=1, keepdim=True)
+            x = x + collected(sent, edge_index)
+            place = place + collected(between * way(sent), edge_index)
+        return self.dec(x) + place
+
+
+def test_a_stream_that_is_tied_to_the_data_is_said() -> None:
+    place, vectors = torch.randn(NODES, 3), torch.randn(NODES, WIDTH)
+    plans = {
+        "bare": planned(Bare(), X, EDGES),
+        "added": planned(Added(), X, EDGES, vectors),
+        "moved": planned(Moved(), X, EDGES, place),
+    }
+    said = {
+        name for name, p in plans.items() if any("columns of an input" in w for w in p.warnings)
+    }
+    assert said == {"bare", "added"}
+
+
+class Assigned(Stack):
+    """Attention with a softmax over the features of queries and keys, which a weight reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            q, k = self.q(x).softmax(-1), self.k(x).softmax(-1)
+            x = x + lin(q @ (k.T @ x) / len(x) + q)
+        return self.dec(x)
+
+
+def test_a_softmax_over_features_that_a_weight_reads_is_over_a_width() -> None:
+    plan = planned(Assigned(), X)
+    assert {plan.params[f"{n}.weight"].kind for n in "qk"} == {"width-to-width"}
+
+
+class Encoded(Stack):
+    """An encoder with residual layers of its own, without neighbours, before the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.between = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.own:
+            x = x + lin(x).relu()
+        x = self.between(x)
+        for lin in self.lins:
+            x = x + collected(lin(x)[edge_index[0]], edge_index)
+        return self.dec(x)
+
+
+def test_an_encoder_s_own_steps_do_not_count_as_message_passing() -> None:
+    assert planned(Encoded(), X, EDGES).depth == DEPTH
+
+
+class Padded(Stack):
+    """Dense graphs made in the forward pass, pooled by a sum over their nodes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        dense = torch.tensor(x.numpy().reshape(3, 4, FEATURES))
+        h = self.enc(dense)
+        for lin in self.lins:
+            h = h + lin(h.mean(1, keepdim=True))
+        return self.dec(h.sum(1))
+
+
+def test_sum_pooling_over_rows_that_the_forward_pass_makes_is_said() -> None:
+    assert "sum-pooling" in {w.code for w in planned(Padded(), X).warnings}

@@ -112,12 +112,15 @@ def pooling(reading: Reading) -> Iterator[Note]:
 
 
 def _over_nodes(reading: Reading, step: Step) -> bool:
-    """Whether a sum takes away an axis of rows that the example brings along, and no neighbours."""
+    """Whether a sum takes away an axis of rows, and no neighbours: no weight has such an axis, the
+    data has it not as its columns, and it numbers no list."""
     source, axis = step.only.node, step.axis or 0
     if reading.flow.mixing >> step.index & 1 or axis in reading.dims.feature_axes[source]:
         return False
-    atoms = set(reading.dims.atoms.expand(reading.dims.of[source][axis]))
-    return bool(atoms) and atoms <= reading.dims.given - reading.dims.columns
+    dims = reading.dims
+    atoms = set(dims.atoms.expand(dims.of[source][axis]))
+    others = dims.owned | dims.columns | dims.atoms.classes(dims.counted)
+    return bool(atoms) and not atoms & others
 
 
 @check
@@ -155,14 +158,10 @@ def _normed(reading: Reading) -> bool:
 @check
 def row_norms(reading: Reading) -> list[Note]:
     """``F.normalize(x, dim=-1)``: a row of D numbers and length one has entries of 1/sqrt(D)."""
+    products = [s.index for s in reading.program if s.kind is Kind.PRODUCT]
+    wide = [i for i in products if reading.flow.weights[i] and reading.is_wide(i)]
     found = [
-        reading.graph[s.index]
-        for s in reading.program
-        if s.kind is Kind.PRODUCT
-        and reading.flow.weights[s.index]
-        and reading.is_wide(s.index)
-        and _by_own_length(reading, s.index)
-        and _read_by_weight(reading, s.index)
+        reading.graph[i] for i in wide if _by_own_length(reading, i) and _read_by_weight(reading, i)
     ]
     return at_their_lines(
         Code.ROW_NORM,
@@ -206,12 +205,8 @@ def norm_behind_decoder(reading: Reading) -> Iterator[Note]:
     lasts = sum(1 << index for index in reading.lasts)
     for step in reading.program:
         behind = reading.graph[step.index].ancestors & lasts
-        if (
-            step.kind is Kind.NORM
-            and step.how is How.PLAIN
-            and behind
-            and not reading.is_wide(step.index)
-        ):
+        norm = step.kind is Kind.NORM and step.how is How.PLAIN
+        if norm and behind and not reading.is_wide(step.index):
             yield Note(
                 Code.NORM_BEHIND_DECODER,
                 "a norm stands behind the decoder: it undoes the decoder's scale, so the width "
@@ -315,6 +310,21 @@ def unknown_growth(reading: Reading) -> Iterator[Note]:
                 f"of the width ({reading.width}), so nothing shows whether it grows; it was taken "
                 "to. Pass a second size, delta=build(another width), or a base, and it is known",
             )
+
+
+@check
+def tied_to_data(reading: Reading) -> Iterator[Note]:
+    """Streams that are the data itself, or that data of as many columns is added to."""
+    dims, steps = reading.dims, reading.streams.steps
+    axes = [dims.features(s.stream.node) for s in steps if s.stream is not None and s.mixes]
+    tied = dims.atoms.classes(axes) & dims.columns
+    if tied and not any(map(dims.grows, axes)):
+        yield Note(
+            Code.UNKNOWN_GROWTH,
+            f"the residual stream has the {max(dims.atoms.size[a] for a in tied)} columns of an "
+            "input, so it was taken not to grow: the width does not transfer. Put a layer between "
+            "that input and the stream, nn.Linear(columns, width)",
+        )
 
 
 @check

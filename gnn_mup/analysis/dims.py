@@ -34,6 +34,8 @@ class Dims:
         """Axes of features that are summed over with features, and those that stay in both."""
         self.counted: list[Dim] = []
         """Axes that number tensors of a list."""
+        self.shared: list[Dim] = []
+        """Axes along which numbers add up to one: categories, clusters, nodes, or features."""
         self.feature_axis: dict[int, int] = {}
         self.feature_axes: dict[int, set[int]] = {}
         self.feature_atoms: list[Dim] = []
@@ -82,7 +84,7 @@ class Dims:
             if not learned and all(features):
                 self.matched.append((a, [self.of[step.operands[0].node][i] for i in step.batched]))
         if step.how is How.SOFTMAX and step.axis is not None:
-            self.counted.append(self.of[step.only.node][step.axis])  # categories, clusters, nodes
+            self.shared.append(self.of[step.only.node][step.axis])
         if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN, How.LENGTH):
             self._reduced(step)
         found = [self._fresh(n) if d is None else d for n, d in zip(shape, out, strict=True)]

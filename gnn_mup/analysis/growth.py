@@ -36,10 +36,11 @@ class Growth(Dims):
     def settle(self, streams: Iterable[int] = ()) -> None:
         """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
         returns its stream returns a width."""
-        self.growing = self._owned & self._read & self._made
+        self.growing = self.owned & self._read & self._made
         flowing = self.atoms.classes(self.of[s][-1] for s in streams)
         ends = self._returned - flowing
         rows = self.given | self.atoms.classes([*self.counted, *self._own_axes[True]])
+        rows |= self.atoms.classes(self.shared) - self.atoms.classes(self.summed)
         fixed = rows | {a for a in ends if not self._one_of_a_list(a)} | self._heads(rows)
         self.growing -= fixed | self._only_made
         self._fixed = fixed
@@ -63,7 +64,7 @@ class Growth(Dims):
         Returns those of the last sort that are neither a multiple nor a part of the width."""
         bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
-        owned, known = self._owned, self._known
+        owned, known = self.owned, self._known
         together = self.atoms.classes((atom,) for atom in self.joins)  # as large as its parts are
         open_: dict[int, int] = {}
         for atom in sorted(made & owned - self._fixed - known.keys()):
@@ -91,7 +92,7 @@ class Growth(Dims):
         return [self.of[s.index] for s, p in self._leaves if p is None and self.flow.data[s.index]]
 
     @cached_property
-    def _owned(self) -> set[int]:
+    def owned(self) -> set[int]:
         """Classes of axes of parameters."""
         return self.atoms.classes(dim for s, p in self._leaves if p for dim in self.of[s.index])
 
@@ -145,16 +146,23 @@ class Growth(Dims):
     @cached_property
     def _own_axes(self) -> dict[bool, list[Dim]]:
         """What the weight of a product brings into it, axes that the other side has not: of
-        features; or (True) of rows, where it sums over rows (a learned adjacency)."""
+        features; or (True) of rows, where it sums over rows that the example brings along or that
+        such a weight has made (a learned adjacency)."""
         found: dict[bool, list[Dim]] = {False: [], True: []}
+        known = set(self.given)
         for node in self.program.graph.members(self.flow.contractions):
             step = self.program[node.index]
             for number, operand in enumerate(step.operands[:2] if step.summed else ()):
+                if not self.flow.weight_like(operand.node):
+                    continue
                 others = set(step.operands[1 - number].axes)
-                if self.flow.weight_like(operand.node):
-                    own = [i for i, t in enumerate(operand.axes) if t not in others | {None}]
-                    rows = self.flow.between_rows(step, number, alone=True)
-                    found[rows] += [self.of[operand.node][i] for i in own]
+                own = [i for i, t in enumerate(operand.axes) if t not in others | {None}]
+                summed = [self.of[operand.node][i] for pair in step.summed
+                          for o, i in pair if o == number]  # fmt: skip
+                rows = self.flow.between_rows(step, number, alone=True)
+                rows = rows and self.atoms.classes(summed) <= known
+                found[rows] += [self.of[operand.node][i] for i in own]
+                known |= self.atoms.classes(found[True]) if rows else set()
         return found
 
     @cached_property

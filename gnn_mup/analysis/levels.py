@@ -7,17 +7,24 @@ from .forms import Sum
 
 
 def set_levels(flow: Flow, steps: list[Sum]) -> int:
-    """L: message-passing steps on the longest path of the stream."""
+    """L: message-passing steps on the longest path of the stream. A stream that has none of them
+    beside one that has (edge features, an encoder's own layers) counts its own steps for itself."""
     counted = [s for s in steps if s.mixes] or steps
-    own = _counting(flow, steps, counted)
+    alone = _alone(flow, steps, {s.root for s in counted})
+    own = {s.root for s in counted}
     by_root = {s.root: s for s in steps}
     levels = [0] * len(flow.program)
     for step in flow.program:
         here = by_root.get(step.index)
+        levels[step.index] = max((levels[p] for p in step.sources), default=0)
         if here is None:
-            levels[step.index] = max((levels[p] for p in step.sources), default=0)
             continue
         assert here.stream is not None
+        if here.root in alone:
+            carried = flow.carried[here.stream.origin]
+            here.level = 1 + max((s.level for s in alone[here.root] if carried >> s.root & 1),
+                                 default=0)  # fmt: skip
+            continue
         below = levels[here.stream.origin]
         before = by_root.get(here.stream.origin)
         if before is not None and not _made_after(flow, here, before):
@@ -29,9 +36,8 @@ def set_levels(flow: Flow, steps: list[Sum]) -> int:
     return max((s.level for s in counted), default=0)
 
 
-def _counting(flow: Flow, steps: list[Sum], counted: list[Sum]) -> set[int]:
-    """Roots of the sums that make a level: those counted, and all of a stream that has none of
-    them (edge features beside the nodes'), which counts its own."""
+def _alone(flow: Flow, steps: list[Sum], counted: set[int]) -> dict[int, list[Sum]]:
+    """The sums of streams that hold none of those counted, each with its stream."""
     streams: list[list[Sum]] = []
     for here in sorted(steps, key=lambda s: s.root):
         assert here.stream is not None
@@ -41,9 +47,8 @@ def _counting(flow: Flow, steps: list[Sum], counted: list[Sum]) -> set[int]:
             streams.append([here])
         else:
             same.append(here)
-    roots = {s.root for s in counted}
-    alone = [s for s in streams if not any(x.root in roots for x in s)]
-    return roots | {x.root for s in alone for x in s}
+    return {s.root: many for many in streams for s in many
+            if not any(x.root in counted for x in many)}  # fmt: skip
 
 
 def _made_after(flow: Flow, late: Sum, early: Sum) -> bool:

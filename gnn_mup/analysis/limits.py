@@ -209,7 +209,7 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
     wide = [
         i for i in graph.outputs
         if reading.flow.weights[i] and len(graph[i].shape) > 1 and reading.is_wide(i)
-        and not (graph[i].ancestors | 1 << i) & products
+        and not products >> i & 1
     ]  # fmt: skip
     if wide and not reading.lasts:
         size = graph[wide[0]].shape[-1]
