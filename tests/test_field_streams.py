@@ -184,3 +184,44 @@ def test_a_sum_that_nobody_reads_is_no_reason_to_refuse() -> None:
     plan = planned(Twice(), X, EDGES)
     assert plan.depth == DEPTH
     assert factors(plan) == [pytest.approx(1 / DEPTH)]
+
+
+class Gathered(Stack):
+    """Rows of a fixed number of neighbours, gathered by an index and added up, or averaged."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: Tensor, near: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            rows = lin(x)[near]
+            if self.how == "sum":
+                sent = rows.sum(dim=1)
+            elif self.how == "mean":
+                sent = rows.sum(dim=1) / near.size(1)
+            else:
+                sent = (rows * rows.mean(-1, keepdim=True).softmax(1)).sum(dim=1)
+            x = x + sent.relu()
+        return self.dec(x)
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "softmax"])
+def test_gamma_of_rows_that_are_gathered_and_added_up(how: str) -> None:
+    torch.manual_seed(0)
+    near = torch.randint(0, NODES, (NODES, 5))
+    model = Gathered(how)
+    twin = copy.deepcopy(model)
+    plan = apply_transfer(model, (X, near), base="paper", init="keep", gamma=3.0, audit=False).plan
+    assert plan.depth == DEPTH
+    assert {m.factor != 1.0 for m in plan.messages} == {how == "sum"}
+    gamma = 3.0 if how == "sum" else 1.0
+    x = twin.enc(X)
+    for lin in twin.lins:
+        rows = lin(x)[near]
+        weights = {"sum": 1.0, "mean": 0.2}.get(how)
+        if weights is None:
+            weights = rows.mean(-1, keepdim=True).softmax(1)
+        x = x + ((weights * rows).sum(1) / gamma).relu() / DEPTH
+    assert torch.allclose(model(X, near), twin.dec(x), atol=1e-5)

@@ -26,19 +26,20 @@ def _sums_in(flow: Flow, index: int) -> list[Step]:
 
     def onward(here: int) -> list[int]:
         step = flow.program[here]
-        stops = step.kind in (Kind.SCATTER, Kind.CONTRACT)
+        stops = step.kind in (Kind.SCATTER, Kind.CONTRACT) or flow.mixing >> here & 1
         return [] if stops else [s for s in step.sources if flow.graph[s].floating]
 
     steps = [flow.program[i] for i in reached([index], onward)]
-    return [s for s in steps if s.kind is Kind.SCATTER or (
-        s.kind is Kind.CONTRACT and flow.mixing >> s.index & 1)]  # fmt: skip
+    return [s for s in steps if s.kind is Kind.SCATTER or flow.mixing >> s.index & 1]
 
 
 def divided(flow: Flow, step: Step) -> bool:
     """Whether a sum of rows is an average of some sort."""
     if step.how in (How.MEAN, How.EXTREME, How.ATTENTION):
         return True
-    if step.kind is Kind.SCATTER:
+    if step.kind is Kind.REDUCE and _by_number(flow, step):
+        return True
+    if step.kind in (Kind.SCATTER, Kind.REDUCE):
         rows = step.sources[0]
     else:
         adjacency, rows = sorted(step.sources[:2], key=lambda source: flow.weights[source])
@@ -52,6 +53,14 @@ def divided(flow: Flow, step: Step) -> bool:
     if any(_is_weighting(flow, factor, by) for factor in _factors(flow, rows)):
         return True
     return _divided(flow, step.index)
+
+
+def _by_number(flow: Flow, step: Step) -> bool:
+    """Whether a sum over an axis is divided by the number of its entries, right behind it."""
+    count = flow.program.shape(step.sources[0])[step.axis or 0]
+    after = flow.program.ahead(step.index, lambda s: flow.program.same(s.index) is not None)
+    constants = (o.coefficient for s in after if (o := flow.program.same(s.index)) is not None)
+    return any(abs(c * count - 1.0) < 1e-6 for c in constants)
 
 
 def _numbers(flow: Flow, index: int) -> set[int]:

@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _messages(self, name: str, args: Any) -> Tensor | None:
         """What an operation sums over neighbours: rows that are scattered, or multiplied by an
-        adjacency (a square matrix that no weight has made)."""
+        adjacency (a square matrix that no weight has made), or perhaps gathered for each row."""
         if name in ("mm", "bmm"):
             for relation, rows in ((args[0], args[1]), (args[1], args[0])):
                 a, b = (self.graph[self.node_of(t)] for t in (relation, rows))
@@ -203,6 +203,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[3] if args[4] == "sum" else None
         if name == "segment_reduce":
             return args[0] if args[1] == "sum" else None
+        if name == "sum":
+            many = isinstance(args[0], Tensor) and args[0].dim() > 2 and len(args) > 1
+            return args[0] if many and self.graph[self.node_of(args[0])].weights else None
         return args[-1] if name in _SUMS else None
 
     def _given(self, node: Node) -> bool:
