@@ -317,3 +317,29 @@ class Padded(Stack):
 
 def test_sum_pooling_over_rows_that_the_forward_pass_makes_is_said() -> None:
     assert "sum-pooling" in {w.code for w in planned(Padded(), X).warnings}
+
+
+class KernelPoints(Stack):
+    """A matrix for each of some learned points, weighted by how near the neighbours are to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.points = nn.Parameter(torch.randn(5, 3))
+        self.first = nn.Parameter(torch.randn(5, FEATURES, WIDTH))
+
+    def forward(self, x: Tensor, place: Tensor, near: Tensor) -> Tensor:
+        between = place[near] - place[:, None]
+        reach = (1 - (between[:, :, None] - self.points).square().sum(-1).sqrt() / 9).clamp(min=0)
+        rows = reach.transpose(1, 2) @ x[near]
+        x = (rows.permute(1, 0, 2) @ self.first).sum(0).relu()
+        for lin in self.lins:
+            x = x + lin(x)[near].mean(1)
+        return self.dec(x)
+
+
+def test_a_matrix_for_each_learned_point_makes_features() -> None:
+    near = torch.randint(0, NODES, (NODES, 4), generator=torch.Generator().manual_seed(0))
+    plan = planned(KernelPoints(), X, torch.randn(NODES, 3), near)
+    assert plan.params["first"].kind == "data-in"
+    assert plan.params["lins.0.weight"].kind == "width-to-width"
+    assert plan.depth == DEPTH

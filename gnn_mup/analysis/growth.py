@@ -149,7 +149,7 @@ class Growth(Dims):
         features; or (True) of rows, where it sums over rows that the example brings along or that
         such a weight has made (a learned adjacency)."""
         found: dict[bool, list[Dim]] = {False: [], True: []}
-        known = set(self.given)
+        known = self.given - self.columns
         for node in self.program.graph.members(self.flow.contractions):
             step = self.program[node.index]
             for number, operand in enumerate(step.operands[:2] if step.summed else ()):
