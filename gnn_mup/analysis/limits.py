@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterable
 from itertools import pairwise
 
@@ -13,7 +12,6 @@ from ..rules.notes import Code, Note
 from ..rules.plan import Branch
 from .checks import at_their_lines
 from .forms import Sum, Verdict
-from .growth import list_of
 from .layers import is_dense, on_the_trunk, reads_layers_one_by_one
 from .overlayers import is_divided
 from .reading import Reading
@@ -240,28 +238,23 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
 
 
 def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
-    """Sizes between two layers that occur once (those of a head), are not the width's, and that
+    """Sizes between two layers in no branch (those of a head) that are not the width's, and that
     nothing ties to it: they were taken to grow. Of ``known`` parameters it was shown."""
     dims, sizes = reading.dims, dict[int, list[str]]()
-    alike = Counter(_alike(reading, name) for name in reading.uses.by_param)
     for use in reading.uses.found:
-        once = alike[_alike(reading, use.param)] == 1 and use.param not in known
-        for axis in (*use.in_axes, *use.out_axes) if use.how == "matrix" and once else ():
+        own = use.how == "matrix" and not reading.in_branch(use.node) and use.param not in known
+        for axis in (*use.in_axes, *use.out_axes) if own else ():
             classes = dims.atoms.expand(dims.of[reading.leaf(use.param)][axis])
             if len(classes) == 1 and dims.is_own(classes[0]) and classes[0] not in reading.doubts:
                 sizes.setdefault(dims.atoms.size[classes[0]], []).append(use.param)
     sizes.pop(reading.width, None)
     told = [f"{size} ({', '.join(fold_names(dict.fromkeys(n)))})" for size, n in sizes.items()]
     text = (
-        f"sizes of layers' own were taken to grow with the width ({reading.width}): "
-        f"{', '.join(told)}. One model cannot show it; where one of them is fixed, pass "
+        f"sizes of layers' own were taken to grow with the width ({reading.width}) and with "
+        f"nothing else: {', '.join(told)}. One model cannot show it; where that is not so, pass "
         "delta=build(another width)"
     )
     return [Note(Code.INNER_SIZES, text)] if told else []
-
-
-def _alike(reading: Reading, name: str) -> tuple[str, tuple[int, ...]]:
-    return list_of(name), reading.program.shape(reading.leaf(name))
 
 
 def _ends(reading: Reading) -> list[str]:
