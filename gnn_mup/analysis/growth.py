@@ -4,7 +4,7 @@ input and no output fixes. Sizes decide nothing; where nothing else shows it the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import cached_property
 
 from ..ir.program import Kind, Step
@@ -117,11 +117,15 @@ class Growth(Dims):
         reads at all shows nothing."""
         idle = self.flow.contractions & ~self.program.graph.live
         unread = (self.features(n.index) for n in self.program.graph.members(idle))
-        found = self.atoms.classes([*self.read, *unread]) | self._returned
+        return self._linked(self.atoms.classes([*self.read, *unread]) | self._returned, self.made_of)
+
+    def _linked(self, found: set[int], back: Container[int] = ()) -> set[int]:
+        """Some classes with all that they are put together to or that is taken from them, and for
+        atoms in ``back`` also the other way round."""
         for _ in range(3):
-            for made, sources in self._links:
-                found |= sources if found & made else set()
+            for atom, (made, sources) in zip(self.made_of, self._links, strict=True):
                 found |= made if found & sources else set()
+                found |= sources if atom in back and found & made else set()
         return found
 
     @cached_property
@@ -135,13 +139,8 @@ class Growth(Dims):
         """Classes of features that some weight has made, with those that they are pieces of or are
         put together to. What vectors alone make of a number (radial functions with learned
         frequencies) is a basis, and no width."""
-        found = self._learned | self.atoms.classes([*self._tables, *self._own_axes[False]])
-        for _ in range(3):
-            for atom, dim in self.made_of.items():
-                part, whole = self.atoms.classes([(atom,)]), self.atoms.classes([dim])
-                found |= part if found & whole else set()
-                found |= whole if atom in self.part and found & part else set()
-        return found
+        found = self.atoms.classes([*self._tables, *self._own_axes[False]])
+        return self._linked(self._learned | found, self.part)
 
     @cached_property
     def _own_axes(self) -> dict[bool, list[Dim]]:
@@ -179,11 +178,7 @@ class Growth(Dims):
     @cached_property
     def _learned(self) -> set[int]:
         """Classes of features that some weight has made, and of what they are put together to."""
-        found = set().union(*self._made_by_weights)
-        for _ in range(3):
-            for made, sources in self._links:
-                found |= made if found & sources else set()
-        return found
+        return self._linked(set().union(*self._made_by_weights))
 
     @cached_property
     def _only_made(self) -> set[int]:
