@@ -117,7 +117,9 @@ class Growth(Dims):
         reads at all shows nothing."""
         idle = self.flow.contractions & ~self.program.graph.live
         unread = (self.features(n.index) for n in self.program.graph.members(idle))
-        return self._linked(self.atoms.classes([*self.read, *unread]) | self._returned, self.made_of)
+        return self._linked(
+            self.atoms.classes([*self.read, *unread]) | self._returned, self.made_of
+        )
 
     def _linked(self, found: set[int], back: Container[int] = ()) -> set[int]:
         """Some classes with all that they are put together to or that is taken from them, and for
