@@ -343,3 +343,23 @@ def test_a_matrix_for_each_learned_point_makes_features() -> None:
     assert plan.params["first"].kind == "data-in"
     assert plan.params["lins.0.weight"].kind == "width-to-width"
     assert plan.depth == DEPTH
+
+
+class OneColumn(Stack):
+    """Batches of graphs whose nodes have one number each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.next = nn.Linear(1, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.next(self.enc(x).relu())
+        for lin in self.lins:
+            x = x + lin(x.mean(-2, keepdim=True)).relu()
+        return self.dec(x)
+
+
+def test_a_single_column_is_a_column_of_features() -> None:
+    plan = planned(OneColumn(), torch.randn(2, 5, NODES, 1))
+    assert plan.params["enc.weight"].kind == "data-in"
+    assert plan.params["next.weight"].kind == "width-to-width"

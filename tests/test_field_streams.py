@@ -225,3 +225,26 @@ def test_gamma_of_rows_that_are_gathered_and_added_up(how: str) -> None:
             weights = rows.mean(-1, keepdim=True).softmax(1)
         x = x + ((weights * rows).sum(1) / gamma).relu() / DEPTH
     assert torch.allclose(model(X, near), twin.dec(x), atol=1e-5)
+
+
+class Fused(Stack):
+    """A repeated stream, a weight, and one residual sum behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + collected(lin(x)[edge_index[0]], edge_index)
+        x = self.turn(x)
+        x = x + collected(self.last(x)[edge_index[0]], edge_index).relu()
+        return self.dec(x)
+
+
+def test_a_sum_that_a_deeper_model_has_once_too_is_not_divided_by_the_depth() -> None:
+    plan = planned(Fused(), X, EDGES)
+    assert plan.depth == DEPTH
+    assert [(b.factor, b.count) for b in plan.branches if b.factor != 1.0] == [(0.25, DEPTH)]
+    assert plan.params["last.weight"].role == "hidden"

@@ -321,7 +321,8 @@ class Dims:
         """Whether a value lost an axis of features that had just one entry."""
         before, after = self.program.shape(step.only.node), self.program.shape(step.index)
         known = self.feature_axes[step.only.node]
-        return len(after) < len(before) and all(before[axis] == 1 for axis in known)
+        gone = len(after) < len(before) and after[-1:] != (1,)
+        return gone and all(before[axis] == 1 for axis in known)
 
 
 __all__ = ["Dims"]

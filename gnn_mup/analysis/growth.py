@@ -107,6 +107,11 @@ class Growth(Dims):
         return self.atoms.classes(dims[-1] for dims in self._data if len(dims) > 1)
 
     @cached_property
+    def parts_of_columns(self) -> set[int]:
+        """The same with what is taken from them: three columns as coordinates."""
+        return self._linked(set(self.columns))
+
+    @cached_property
     def _returned(self) -> set[int]:
         ends = [i for i in self.program.graph.outputs if self.flow.weights[i]]
         return self.atoms.classes(self.features(i) for i in ends)
@@ -158,10 +163,10 @@ class Growth(Dims):
                     continue
                 others = set(step.operands[1 - number].axes)
                 own = [i for i, t in enumerate(operand.axes) if t not in others | {None}]
-                summed = [self.of[operand.node][i] for pair in step.summed
-                          for o, i in pair if o == number]  # fmt: skip
+                axes = [i for pair in step.summed for o, i in pair if o == number]
+                summed = self.atoms.classes(self.of[operand.node][i] for i in axes)
                 rows = self.flow.between_rows(step, number, alone=True)
-                rows = rows and self.atoms.classes(summed) <= known
+                rows = rows and bool(summed) and summed <= known
                 found[rows] += [self.of[operand.node][i] for i in own]
                 known |= self.atoms.classes(found[True]) if rows else set()
         return found

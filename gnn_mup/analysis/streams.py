@@ -202,6 +202,17 @@ class Streams(Terms):
             if found.residual and self._once(found, streams):
                 round_steps = any(self._goes_round(found, s) for s in streams)
                 found.verdict = Verdict.LONG if round_steps else Verdict.NONE
+        self._judge_single(streams)
+
+    def _judge_single(self, streams: list[Sum]) -> None:
+        """A sum that runs once, and is one of no chain of such, beside streams whose steps are
+        repeated: a deeper model has no more of it."""
+        single = [s for s in self.steps if s.lone and s.stream is not None]
+        ways = {s.root: self.flow.carried[s.stream.node] for s in single if s.stream is not None}
+        for found in single if streams else ():
+            others = [root for root in ways if root != found.root]
+            if not any(ways[found.root] >> o & 1 or ways[o] >> found.root & 1 for o in others):
+                found.verdict, found.stream, found.branches = Verdict.NONE, None, []
 
     def _once(self, found: Sum, streams: list[Sum]) -> bool:
         """A sum that happens once beside a stream whose steps are repeated: one more layer, not one
