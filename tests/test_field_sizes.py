@@ -363,3 +363,43 @@ def test_a_single_column_is_a_column_of_features() -> None:
     plan = planned(OneColumn(), torch.randn(2, 5, NODES, 1))
     assert plan.params["enc.weight"].kind == "data-in"
     assert plan.params["next.weight"].kind == "width-to-width"
+
+
+class Turned(Stack):
+    """Four numbers of length one behind the decoder, each of which stands for something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dec = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + collected(lin(x)[edge_index[0]], edge_index)
+        q = self.dec(x)
+        q = q / q.norm(dim=1, keepdim=True)
+        return torch.stack([q[:, 0] * q[:, 1], q[:, 2] - q[:, 3]], 1)
+
+
+def test_features_taken_one_by_one_are_fixed_and_their_norm_is_said() -> None:
+    plan = planned(Turned(), X, EDGES)
+    assert (plan.params["dec.weight"].role, plan.params["dec.weight"].kind) == (
+        "decoder",
+        "width-out",
+    )
+    assert "norm-behind-decoder" in {w.code for w in plan.warnings}
+
+
+class RowsOfOneLength(Stack):
+    """Rows divided by the root of the sum of their squares, before every layer."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            y = x / (1e-6 + x.pow(2).sum(dim=1, keepdim=True)).sqrt()
+            x = x + collected(lin(y)[edge_index[0]], edge_index)
+        return self.dec(x)
+
+
+def test_a_length_that_is_written_out_is_a_length() -> None:
+    assert "row-norm" in {w.code for w in planned(RowsOfOneLength(), X, EDGES).warnings}

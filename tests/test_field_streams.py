@@ -248,3 +248,45 @@ def test_a_sum_that_a_deeper_model_has_once_too_is_not_divided_by_the_depth() ->
     assert plan.depth == DEPTH
     assert [(b.factor, b.count) for b in plan.branches if b.factor != 1.0] == [(0.25, DEPTH)]
     assert plan.params["last.weight"].role == "hidden"
+
+
+class HalfPower(Stack):
+    """Skips times a constant that the model keeps in a tensor, and a norm behind the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.half = torch.tensor([0.5]).sqrt()
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = (collected(lin(x)[edge_index[0]], edge_index) + x) * self.half
+        return self.dec(self.norm(x))
+
+
+class BesideHalfPower(HalfPower):
+    """The same as a tower whose features a residual stream reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.sums = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.reads = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h, x = self.own(x), self.enc(x)
+        for lin in self.lins:
+            x = (collected(lin(x)[edge_index[0]], edge_index) + x) * self.half
+        for read in self.reads:
+            h = h + collected(read(h * x)[edge_index[0]], edge_index)
+        return self.dec(h)
+
+
+@pytest.mark.parametrize("build", [HalfPower, BesideHalfPower])
+def test_constants_kept_in_tensors_scale_a_skip_in_all_layers(build: type[Stack]) -> None:
+    plan = planned(build(), X, EDGES)
+    left = [b for b in plan.branches if "scaled skip" in b.what]
+    assert sum(b.count for b in left) == DEPTH
+    assert {b.factor for b in left} == {1.0}
+    assert "width-only" in {note.code for note in (*plan.notes, *plan.warnings)}
+    assert len(factors(plan)) == (build is BesideHalfPower)

@@ -180,9 +180,11 @@ def _by_own_length(reading: Reading, index: int) -> bool:
     value, waiting = program.origin(step.sources[0])[0], [step.sources[1]]
     while waiting:
         here = program[waiting.pop()]
-        if here.how is How.LENGTH and here.kind is Kind.REDUCE:
+        if here.kind is Kind.REDUCE and here.how in (How.LENGTH, How.SUM):
+            summed = program[here.sources[0]]  # the norm, or the root of a sum of squares
+            of = summed.sources[0] if here.how is How.SUM and summed.sources else summed.index
             last = here.axis == len(program.shape(here.sources[0])) - 1
-            return last and program.origin(here.sources[0])[0] == value
+            return last and program.origin(of)[0] == value
         if here.kind in (Kind.VIEW, Kind.POINTWISE, Kind.SUM):
             waiting += here.sources[:1]
     return False
@@ -206,6 +208,7 @@ def norm_behind_decoder(reading: Reading) -> Iterator[Note]:
     for step in reading.program:
         behind = reading.graph[step.index].ancestors & lasts
         norm = step.kind is Kind.NORM and step.how is How.PLAIN
+        norm |= step.kind is Kind.PRODUCT and _by_own_length(reading, step.index)
         if norm and behind and not reading.is_wide(step.index):
             yield Note(
                 Code.NORM_BEHIND_DECODER,

@@ -87,10 +87,18 @@ class Dims:
             self.shared.append(self.of[step.only.node][step.axis])
         if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN, How.LENGTH):
             self._reduced(step)
+        if step.kind is Kind.PICK and self._takes_one(step):
+            self.counted.append(self.of[step.only.node][step.axis or 0])
         found = [self._fresh(n) if d is None else d for n, d in zip(shape, out, strict=True)]
         if step.kind is Kind.JOIN and step.stacked and step.axis is not None:
             self.counted.append(found[step.axis])
         return found
+
+    def _takes_one(self, step: Step) -> bool:
+        """``q[:, 0]``: one of the features by its number, each of which stands for something."""
+        axis, known = step.axis, step.operands and step.only.axes
+        gone = axis is not None and bool(known) and axis < len(known) and known[axis] is None
+        return gone and step.how is How.PLAIN and axis == self.feature_axis[step.only.node]
 
     def _reduced(self, step: Step) -> None:
         """``(x * w).sum(-1)``, ``(x * y).sum(-1)``, ``x.sum(-1)``: features that are summed."""

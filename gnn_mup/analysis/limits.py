@@ -79,6 +79,11 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         "the first layer's output is added in every layer of this part (initial residual): keep "
         "the number of its layers",
     )
+    scaled = lines(
+        (s for s in streams.sums if s.verdict is Verdict.SCALED and not s.lone),
+        "the skip is scaled by a constant of its own here: no depth limit. Keep the number of "
+        "these layers",
+    )
     gates = lines(
         (s for s in streams.sums if s.verdict is Verdict.GATE and _on_a_stream(reading, s)),
         "the state is updated through a gate here: no depth limit",
@@ -105,7 +110,7 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
             "leads through them. Keep the depth, or write the sum round both",
         )
     ]
-    found = [*made, *changing[:1], *again, *gates, *stages, *broken[:1], *between]
+    found = [*made, *changing[:1], *again, *scaled, *gates, *stages, *broken[:1], *between]
     trunk = fold_names(on_the_trunk(reading)) if not found else []
     return found or [
         f"{name} are layers that follow one another with no identity round them, beside residual "

@@ -30,7 +30,7 @@ class Streams(Terms):
         self._judge_repeated()
         self._judge_alone()
         self._second_branches()
-        self._one_gate_for_all()
+        self._one_for_all()
         self._broadcasts()
         nesting = Nesting(flow, self.sums, self.before)
         nesting.settle()
@@ -127,10 +127,6 @@ class Streams(Terms):
             found.verdict = Verdict.OVER_LAYERS
         elif others and all(self._fixed(x, early) for x in others):
             found.verdict, found.branches = Verdict.INITIAL, others
-
-    def _fixed(self, leaf: Leaf, early: Sum) -> bool:
-        """The same value as one layer before."""
-        return any(leaf.origin == other.origin for other in early.leaves)
 
     def _of_next_layer(self, leaf: Leaf, early: Sum) -> bool:
         """Read from a later state than what was added one layer before, or made from it; not from
@@ -257,14 +253,19 @@ class Streams(Terms):
 
     # -- what all sums of a stream agree on -------------------------------------------------------
 
-    def _one_gate_for_all(self) -> None:
-        """A cell that runs as one expression has several sums: one that gates speaks for all."""
-        gates = {s.expression for s in self.sums if s.verdict is Verdict.GATE}
-        for expression in gates:
-            same = [s for s in self.sums if s.expression == expression]
+    def _one_for_all(self) -> None:
+        """A cell that runs as one expression has several sums: one that gates speaks for all, and
+        one that scales its skip for those that only a norm behind them would excuse."""
+        alike: dict[object, list[Sum]] = {}
+        for found in self.sums:
+            alike.setdefault(found.expression, []).append(found)
+        for same in alike.values():
+            verdicts = {s.verdict for s in same}
             for found in same:
-                if found.verdict is not Verdict.GATE:
+                if Verdict.GATE in verdicts and found.verdict is not Verdict.GATE:
                     found.verdict, found.stream, found.branches = Verdict.NONE, None, []
+                elif Verdict.SCALED in verdicts and abs(found.coefficient - 1.0) > 1e-6:
+                    found.verdict = Verdict.SCALED if found.residual else found.verdict
 
     def _second_branches(self) -> None:
         """``(x + h) + 0.1 * x0``: what is added to a stream once per layer is a branch, also where

@@ -29,6 +29,10 @@ class Terms:
         way = self.graph.between(start, other.node) if start >= 0 else ~0
         return bool(way & (self.flow.contractions | self.flow.mixing))
 
+    def _fixed(self, leaf: Leaf, early: Sum) -> bool:
+        """The same value as one layer before."""
+        return any(leaf.origin == other.origin for other in early.leaves)
+
     def _made_one_from_other(self, leaves: list[Leaf]) -> bool:
         carried = self.flow.carried
         return any(

@@ -111,6 +111,8 @@ class Node:
     site: Site | None = None
     rms: float | None = None
     row_sum: float | None = None
+    value: float | None = None
+    """Of a tensor with one entry that is neither learned nor given: a constant."""
     distinct: bool = False
     """Of whole numbers that the forward pass brings along: none of them occurs twice."""
     callers: tuple[tuple[CodeType, int], ...] = ()

@@ -64,6 +64,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.param, node.weights, node.data = param, op == "param", op == "input"
         if op != "param" and node.floating and len(node.shape) > 1:
             node.row_sum = row_sum(tensor)
+        if op == "const" and node.floating and tensor.numel() == 1:
+            node.value = self.quietly(lambda: float(tensor.real))
         if op == "const" and not node.floating and not node.boolean and len(node.shape) == 1:
             node.distinct = self.quietly(lambda: torch.unique(tensor).numel() == tensor.numel())
         self.leaves[id(tensor)] = node.index

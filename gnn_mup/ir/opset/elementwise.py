@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..graph import Graph
+from ..graph import Graph, Ref
 from ..program import How, Kind, Operand, Step
 from .seen import Seen, op
 
@@ -23,16 +23,27 @@ def _mul(seen: Seen) -> Step:
     if seen.name in ("floor_divide", "remainder"):
         return seen.step(Kind.POINTWISE, [seen.same(seen.tensors()[0])])
     number = _number(second)
+    if number is None and isinstance(first, Ref):
+        number = _constant(seen.graph, second)
     if number is not None:
         factor = (1.0 / number if number else math.inf) if divides else number
         return seen.step(Kind.PRODUCT, [seen.same(first.node, factor)])
-    if _number(first) is not None:
-        return seen.step(Kind.PRODUCT, [seen.same(second.node, float(first))])
+    number = _number(first)
+    if number is None and not divides:
+        number = _constant(seen.graph, first)
+    if number is not None:
+        return seen.step(Kind.PRODUCT, [seen.same(second.node, number)])
     a, b = first.node, second.node
     for value, noise in ((a, b), (b, a)):
         if _is_noise(seen.graph, noise) and not divides:
             return seen.step(Kind.POINTWISE, [seen.same(value)], How.NOISE)
     return seen.step(Kind.PRODUCT, [seen.same(a), seen.same(b, 1.0, -1 if divides else 1)])
+
+
+def _constant(graph: Graph, ref: Ref) -> float | None:
+    """The number that a tensor holds which the model keeps as a constant of its own."""
+    node = graph.unaliased(ref.node)
+    return node.value
 
 
 def _is_noise(graph: Graph, index: int) -> bool:
