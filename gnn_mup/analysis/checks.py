@@ -119,8 +119,7 @@ def _over_nodes(reading: Reading, step: Step) -> bool:
         return False
     dims = reading.dims
     atoms = set(dims.atoms.expand(dims.of[source][axis]))
-    others = dims.owned | dims.parts_of_columns | dims.atoms.classes(dims.counted)
-    return bool(atoms) and not atoms & others
+    return bool(atoms) and not atoms & dims.no_rows
 
 
 @check

@@ -107,9 +107,10 @@ class Growth(Dims):
         return self.atoms.classes(dims[-1] for dims in self._data if len(dims) > 1)
 
     @cached_property
-    def parts_of_columns(self) -> set[int]:
-        """The same with what is taken from them: three columns as coordinates."""
-        return self._linked(set(self.columns))
+    def no_rows(self) -> set[int]:
+        """Classes of what no rows are: axes of weights, columns and what is taken from them (three
+        as coordinates), numbers of a list."""
+        return self.owned | self._linked(set(self.columns)) | self.atoms.classes(self.counted)
 
     @cached_property
     def _returned(self) -> set[int]:
