@@ -403,3 +403,25 @@ class RowsOfOneLength(Stack):
 
 def test_a_length_that_is_written_out_is_a_length() -> None:
     assert "row-norm" in {w.code for w in planned(RowsOfOneLength(), X, EDGES).warnings}
+
+
+class TwoSorts(Stack):
+    """Scores of two sorts for some heads each, made by one layer and told apart by number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores, self.dec = nn.Linear(WIDTH, 2 * 5), nn.Linear(5 * WIDTH, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + collected(lin(x)[edge_index[0]], edge_index)
+        scores = self.scores(x).softmax(0).view(NODES, 5, 2)
+        first, second = (scores[:, :, i].T @ x for i in (0, 1))
+        return self.dec((first * second).reshape(1, -1))
+
+
+def test_heads_of_two_sorts_are_a_fixed_number() -> None:
+    plan = planned(TwoSorts(), X, EDGES)
+    assert plan.params["scores.weight"].kind == "width-out"
+    assert plan.params["dec.weight"].kind == "width-out"

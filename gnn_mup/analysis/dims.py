@@ -95,10 +95,14 @@ class Dims:
         return found
 
     def _takes_one(self, step: Step) -> bool:
-        """``q[:, 0]``: one of the features by its number, each of which stands for something."""
+        """``q[:, 0]``: one of the features by its number, each of which stands for something. Not
+        of an axis that was split off from others: there it may be one of two sorts of heads."""
         axis, known = step.axis, step.operands and step.only.axes
         gone = axis is not None and bool(known) and axis < len(known) and known[axis] is None
-        return gone and step.how is How.PLAIN and axis == self.feature_axis[step.only.node]
+        if not gone or step.how is not How.PLAIN or axis != self.feature_axis[step.only.node]:
+            return False
+        split = {self.atoms.find(a) for parts in self.atoms.parts.values() for a in parts}
+        return not split & set(self.atoms.expand(self.of[step.only.node][axis]))
 
     def _reduced(self, step: Step) -> None:
         """``(x * w).sum(-1)``, ``(x * y).sum(-1)``, ``x.sum(-1)``: features that are summed."""
