@@ -64,13 +64,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node.param, node.weights, node.data = param, op == "param", op == "input"
         if op != "param" and node.floating and len(node.shape) > 1:
             node.row_sum = row_sum(tensor)
-        if op == "const" and node.floating and tensor.numel() == 1:
-            node.value = self.quietly(lambda: float(tensor.real))
-        if op == "const" and not node.floating and not node.boolean and len(node.shape) == 1:
-            node.distinct = self.quietly(lambda: torch.unique(tensor).numel() == tensor.numel())
+        readable = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_complex()
+        if op == "const" and readable and not node.boolean:
+            self.quietly(lambda: self._note(node, tensor))
         self.leaves[id(tensor)] = node.index
         self._alive.append(tensor)
         return node
+
+    def _note(self, node: Node, tensor: Tensor) -> None:
+        """What a tensor that the model keeps or makes is: a constant, or numbers of rows."""
+        if node.floating and tensor.numel() == 1:
+            node.value = float(tensor) or None  # zero may be a state that is yet to change
+        elif not node.floating and tensor.dim() == 1:
+            node.distinct = torch.unique(tensor).numel() == tensor.numel()
 
     def input(self, tensor: Tensor) -> None:
         """Mark a tensor of the example as data."""
