@@ -215,7 +215,7 @@ def test_gamma_of_rows_that_are_gathered_and_added_up(how: str) -> None:
     twin = copy.deepcopy(model)
     plan = apply_transfer(model, (X, near), base="paper", init="keep", gamma=3.0, audit=False).plan
     assert plan.depth == DEPTH
-    assert {m.factor != 1.0 for m in plan.messages} == {how == "sum"}
+    assert any(m.factor != 1.0 for m in plan.messages) == (how == "sum")
     gamma = 3.0 if how == "sum" else 1.0
     x = twin.enc(X)
     for lin in twin.lins:

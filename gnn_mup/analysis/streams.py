@@ -172,9 +172,8 @@ class Streams(Terms):
 
     def _carried_on(self, expression: object) -> bool:
         """Whether some sum of an expression carries the one before it on."""
-        pairs = [(s, self.before[s.root]) for s in self.sums
-                 if s.expression == expression and s.root in self.before]  # fmt: skip
-        return any(self._follows(late, early) for late, early in pairs)
+        same = [s for s in self.sums if s.expression == expression and s.root in self.before]
+        return any(self._follows(s, self.before[s.root]) for s in same)
 
     def _nested(self, found: Sum, early: Sum) -> bool:
         """A skip round the very sum before (U-Net): what is skipped was there already, what is
@@ -201,13 +200,15 @@ class Streams(Terms):
         self._judge_single(streams)
 
     def _judge_single(self, streams: list[Sum]) -> None:
-        """A sum that runs once, and is one of no chain of such, beside streams whose steps are
-        repeated: a deeper model has no more of it."""
-        single = [s for s in self.steps if s.lone and s.stream is not None]
+        """A sum that runs once, in no chain of such, behind streams whose steps are repeated: a
+        deeper model has no more of it."""
+        repeated = sum(1 << s.root for s in streams)
+        single = [s for s in self.steps if s.lone and repeated]
         ways = {s.root: self.flow.carried[s.stream.node] for s in single if s.stream is not None}
-        for found in single if streams else ():
-            others = [root for root in ways if root != found.root]
-            if not any(ways[found.root] >> o & 1 or ways[o] >> found.root & 1 for o in others):
+        for found in single:
+            mine, others = ways[found.root], [root for root in ways if root != found.root]
+            chained = any(mine >> o & 1 or ways[o] >> found.root & 1 for o in others)
+            if not chained and not self.graph.descendants[found.root] & repeated:
                 found.verdict, found.stream, found.branches = Verdict.NONE, None, []
 
     def _once(self, found: Sum, streams: list[Sum]) -> bool:
@@ -329,11 +330,9 @@ class Streams(Terms):
         assert found.stream is not None
         if not self.flow.pure(found.stream.node):
             return False
-        made = self.graph[found.root].ancestors
-        starts = [n.index for n in self.graph.members(made)
-                  if self.flow.data[n.index] and n.floating]  # fmt: skip
-        uses = self.program.uses
-        ways = reached(starts, lambda here: [u for u in uses[here] if u != found.root])
+        made, uses = self.graph.members(self.graph[found.root].ancestors), self.program.uses
+        known = [n.index for n in made if n.floating and self.flow.data[n.index]]
+        ways = reached(known, lambda here: [u for u in uses[here] if u != found.root])
         return not any(self.graph.output_mask >> here & 1 for here in ways)
 
     def _mixes(self, found: Sum) -> bool:

@@ -91,7 +91,7 @@ def counts(reading: Reading, aggregation: Aggregation) -> bool:
         return aggregation.messages > 0
     if node.site is None or not reading.flow.mixing >> node.index & 1:
         return False
-    collected = reading.program[node.index].kind is Kind.SCATTER
+    collected = reading.program[node.index].kind in (Kind.SCATTER, Kind.REDUCE)
     return not collected or not is_normalised(reading.flow, aggregation)  # a softmax's own sum
 
 
