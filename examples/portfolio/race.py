@@ -7,8 +7,9 @@ seconds that it would have taken.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from cells import SMALL, Cell, Store
 from tasks import TASKS
@@ -43,7 +44,7 @@ class Race:
         """The score of a point; infinite where it was given up. Raises `Spent`."""
         if self.spent + self.longest > self.budget:
             raise Spent
-        given = {n: v for n, v in multipliers_of(values).items() if v != 1.0}
+        given = moved_from_one(values)
         how = "reference" if given else "sp"  # one and the same training at this size
         found = self.store.result(Cell(self.task, SMALL, how, values["lr"], SEED, given))
         middle = HALF * TASKS[self.task].steps
@@ -62,10 +63,9 @@ class Race:
 def search(store: Store, task: str, budget: float) -> tuple[Point, float]:
     """The learning rate and multipliers that a race finds, and what it cost."""
     race = Race(store, task, budget)
-    octave, alone = TASKS[task].first_lr, math.inf
     try:
-        octave, alone = _octave(race, octave)
-        _multipliers(race, octave, alone)
+        found = best_octave(lambda k: race.score({"lr": 2.0**k}), TASKS[task].first_lr)
+        _multipliers(race, *found)
     except Spent:
         pass
     rates = [(s, v) for s, v in race.runs if len(v) == 1]
@@ -74,30 +74,39 @@ def search(store: Store, task: str, budget: float) -> tuple[Point, float]:
     return (best if score < GAIN * alone else plain), race.spent
 
 
-def _octave(race: Race, first: int) -> tuple[int, float]:
-    tried: dict[int, float] = {}
-
-    def at(k: int) -> float:
-        if k not in tried:
-            tried[k] = race.score({"lr": 2.0**k})
-        return tried[k]
-
+def best_octave(score: Callable[[int], float], first: int) -> tuple[int, float]:
+    """The best learning rate 2^k and its score, not on the edge of what was tried. Each k is asked
+    for once."""
+    at = cache(score)
     best = first
     while True:
         at(best)
-        now = min((best, best - 1, best + 1), key=at)
-        if math.isinf(at(now)):
+        now = min((best - 1, best, best + 1), key=at)
+        if math.isinf(at(now)):  # everything diverged here: go down
             now = best - 2
         elif now == best:
             return best, at(best)
+        if abs(now) > 24:
+            raise RuntimeError("no learning rate works")
         best = now
+
+
+def space_round(octave: int) -> Space:
+    """What is searched once a learning rate is known: three octaves to both sides of it, and the
+    multipliers from ones."""
+    ranges = {"lr": (2.0 ** (octave - 3), 2.0 ** (octave + 3)), **MULTIPLIERS}
+    return Space(ranges, {"lr": 2.0**octave, **dict.fromkeys(MULTIPLIERS, 1.0)})
+
+
+def moved_from_one(values: Mapping[str, float]) -> dict[str, float]:
+    """Those of the values that are multipliers and do something."""
+    return {name: value for name, value in multipliers_of(values).items() if value != 1.0}
 
 
 def _multipliers(race: Race, octave: int, alone: float) -> None:
     """The star round the learning rate, then what helped alone, together and further."""
-    ranges = {"lr": (2.0 ** (octave - 3), 2.0 ** (octave + 3)), **MULTIPLIERS}
-    space = Space(ranges, {"lr": 2.0**octave, **dict.fromkeys(MULTIPLIERS, 1.0)})
-    centre, *arms = space.star()
+    space = space_round(octave)
+    ranges, (centre, *arms) = space.ranges, space.star()
     helped: dict[str, tuple[float, float]] = {}
     for point in arms:
         name = next(n for n in point if point[n] != centre[n])
@@ -112,4 +121,4 @@ def _multipliers(race: Race, octave: int, alone: float) -> None:
             race.score({**centre, **moved})
 
 
-__all__ = ["Race", "search"]
+__all__ = ["Race", "best_octave", "moved_from_one", "search", "space_round"]

@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cells import SMALL, Cell, Store
-from race import search
+from race import best_octave, moved_from_one, search, space_round
 from tasks import TASKS
-
-from gnn_mup.diagnostics.sweep.space import MULTIPLIERS, Space, multipliers_of
 
 TARGETS = ((128, 8), (128, 16))
 WIDE = {"digits": (256, 8)}
@@ -62,25 +60,15 @@ class Bench:
         self, size: tuple[int, int], how: str, first: int, seeds: Sequence[int]
     ) -> tuple[int, float]:
         """The best learning rate 2^k, not on the edge of what was tried, and the cost."""
-        tried: dict[int, tuple[float, float]] = {}
+        costs: list[float] = []
 
-        def at(k: int) -> float:
-            if k not in tried:
-                tried[k] = self.mean(size, how, 2.0**k, seeds)
-            return tried[k][0]
+        def score(k: int) -> float:
+            mean, cost = self.mean(size, how, 2.0**k, seeds)
+            costs.append(cost)
+            return mean
 
-        best = first
-        while True:
-            at(best)
-            around = [best - 1, best, best + 1]
-            now = min(around, key=at)
-            if math.isinf(at(now)):  # everything diverged here: go down
-                now = best - 2
-            elif now == best:
-                return best, sum(cost for _, cost in tried.values())
-            if abs(now) > 24:
-                raise RuntimeError(f"{self.task} {size} {how}: no learning rate works")
-            best = now
+        best, _ = best_octave(score, first)
+        return best, sum(costs)
 
     # -- tuning on the small model -----------------------------------------------------------------
 
@@ -96,8 +84,7 @@ class Bench:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         octave, cost = self.small_sp()
-        ranges = {"lr": (2.0 ** (octave - 3), 2.0 ** (octave + 3)), **MULTIPLIERS}
-        space = Space(ranges, {"lr": 2.0**octave, **dict.fromkeys(MULTIPLIERS, 1.0)})
+        space = space_round(octave)
         sampler = optuna.samplers.TPESampler(seed=0, multivariate=True, n_startup_trials=11)
         study = optuna.create_study(sampler=sampler)
         for point in space.star():
@@ -119,8 +106,7 @@ class Bench:
     def _reference(
         self, size: tuple[int, int], values: Mapping[str, float], seeds: Sequence[int]
     ) -> tuple[float, float]:
-        given = {n: v for n, v in multipliers_of(values).items() if v != 1.0}
-        return self.mean(size, "reference", values["lr"], seeds, given)
+        return self.mean(size, "reference", values["lr"], seeds, moved_from_one(values))
 
     # -- the ways ----------------------------------------------------------------------------------
 
@@ -143,17 +129,17 @@ class Bench:
         return Outcome(*_swapped(self.mean(target, "paper", 2.0**octave, SEEDS), cost), 2.0**octave)
 
     def tuned(self, target: tuple[int, int]) -> Outcome:
-        values, cost = self.small_multipliers()
-        given = {n: v for n, v in multipliers_of(values).items() if v != 1.0}
-        found = self._reference(target, values, SEEDS)
-        return Outcome(*_swapped(found, cost), values["lr"], given)
+        return self._with(target, *self.small_multipliers())
 
     def fifth(self, target: tuple[int, int]) -> Outcome:
         """Multipliers too, for a fifth of what it cost to tune the target."""
-        values, cost = search(self.store, self.task, self.sp_tuned(target).tuning * SHARE)
+        budget = self.sp_tuned(target).tuning * SHARE
+        return self._with(target, *search(self.store, self.task, budget))
+
+    def _with(self, target: tuple[int, int], values: dict[str, float], cost: float) -> Outcome:
+        """The target with what a search on the small model has found, for so much."""
         found = self._reference(target, values, SEEDS)
-        given = {n: v for n, v in multipliers_of(values).items() if v != 1.0}
-        return Outcome(*_swapped(found, cost), values["lr"], given)
+        return Outcome(*_swapped(found, cost), values["lr"], moved_from_one(values))
 
     def sp_tuned(self, target: tuple[int, int]) -> Outcome:
         first, _ = self.small_sp()

@@ -10,8 +10,8 @@ def set_levels(flow: Flow, steps: list[Sum]) -> int:
     """L: message-passing steps on the longest path of the stream. A stream that has none of them
     beside one that has (edge features, an encoder's own layers) counts its own steps for itself."""
     counted = [s for s in steps if s.mixes] or steps
-    alone = _alone(flow, steps, {s.root for s in counted})
     own = {s.root for s in counted}
+    alone = _alone(flow, steps, own)
     by_root = {s.root: s for s in steps}
     levels = [0] * len(flow.program)
     for step in flow.program:
