@@ -255,9 +255,9 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
     sizes.pop(reading.width, None)
     told = [f"{size} ({', '.join(fold_names(dict.fromkeys(n)))})" for size, n in sizes.items()]
     text = (
-        f"sizes of layers' own were taken to grow with the width ({reading.width}) and with "
-        f"nothing else: {', '.join(told)}. One model cannot show it; where that is not so, pass "
-        "delta=build(another width)"
+        f"these inner sizes were taken to grow with the width ({reading.width}), and with nothing "
+        f"else: {', '.join(told)}. One model cannot show whether they do: pass delta=build(another "
+        "width), and it is known"
     )
     return [Note(Code.INNER_SIZES, text)] if told else []
 
