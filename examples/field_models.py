@@ -38,7 +38,7 @@ from gnn_mup.data.datasets import data_root
 Build = Callable[[int, int], nn.Module]
 KINDS = {"transfer": True, "standard": False}
 JUDGED = "validation error / variance"
-SIZES, SEEDS = ((16, 2), (32, 4), (64, 8)), (3, 2, 2)
+SIZES, SEEDS = ((16, 2), (32, 4), (64, 8)), (6, 6, 2)
 CUTOFF, STRUCTURES, PER_STEP = 5.0, 200, 2
 LAGS, HELD_OUT = 8, 144
 
