@@ -84,11 +84,11 @@ def pooling(reading: Reading) -> Iterator[Note]:
     flow, program = reading.flow, reading.program
     for step in program:
         wide = flow.data[step.index] and flow.weights[step.index] and step.operands
-        if not wide or not reading.graph[step.index].floating or len(program.shape(step.index)) < 2:
+        if not wide or not reading.graph[step.index].floating:
             continue
         source = step.sources[0]
         rows, left = program.shape(source), program.shape(step.index)
-        if step.kind is Kind.REDUCE and step.how is How.SUM and step.axis is not None:
+        if step.kind is Kind.REDUCE and step.how is How.SUM and len(left) > 1 and step.axis is not None:
             if step.axis > 0 and not _over_nodes(reading, step):
                 continue
             product = program[source]

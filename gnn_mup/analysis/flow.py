@@ -87,12 +87,15 @@ class Flow(Rows):
                 return (value.node,)
         return ()
 
-    def _ancestors(self, index: int) -> int:
-        return self.graph[index].ancestors | 1 << index
-
     def learned(self, start: int, end: int) -> bool:
         """Whether a weight is contracted on the way from one value to another."""
         return bool(self.graph.between(start, end) & self.contractions)
+
+    def learned_after_mixing(self, index: int) -> bool:
+        """Whether what is made of a value goes through another layer of messages, weights behind
+        them. (Charges that meet each other in an energy are no layer.)"""
+        later = self.graph.members(self.graph.descendants[index] & self.mixing)
+        return any(self.graph.descendants[n.index] & self.contractions for n in later)
 
     # -- how many weights a value has passed ------------------------------------------------------
 

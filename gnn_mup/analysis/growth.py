@@ -32,13 +32,16 @@ class Growth(Dims):
         self.known = known or {}
         self.growing: set[int] = set()
         self._fixed: set[int] = set()
+        flow.is_listed = lambda index, axis: bool(
+            self._numbers.intersection(self.atoms.expand(self.of[index][axis]))
+        )
 
     def settle(self, streams: Iterable[int] = ()) -> None:
         """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
         returns its stream returns a width."""
         self.growing = self.owned & self._read & self._made
         flowing = self.atoms.classes(self.of[s][-1] for s in streams)
-        ends = self._returned - flowing
+        ends = self._ends - flowing
         rows = self.given | self.atoms.classes([*self.counted, *self._own_axes[True]])
         rows |= self.atoms.classes(self.shared) - self.atoms.classes(self.summed)
         fixed = rows | {a for a in ends if not self._one_of_a_list(a)} | self._heads(rows)
@@ -107,15 +110,32 @@ class Growth(Dims):
         return self.atoms.classes(dims[-1] for dims in self._data if len(dims) > 1)
 
     @cached_property
+    def _numbers(self) -> set[int]:
+        """Classes of axes that number tensors of a list."""
+        return self.atoms.classes(self.counted)
+
+    @cached_property
     def no_rows(self) -> set[int]:
         """Classes of what no rows are: axes of weights, columns and what is taken from them (three
         as coordinates), numbers of a list."""
-        return self.owned | self._linked(set(self.columns)) | self.atoms.classes(self.counted)
+        return self.owned | self._linked(set(self.columns)) | self._numbers
+
+    @cached_property
+    def _outputs(self) -> list[int]:
+        """Outputs that weights have made."""
+        return [i for i in self.program.graph.outputs if self.flow.weights[i]]
 
     @cached_property
     def _returned(self) -> set[int]:
-        ends = [i for i in self.program.graph.outputs if self.flow.weights[i]]
-        return self.atoms.classes(self.features(i) for i in ends)
+        return self.atoms.classes(map(self.features, self._outputs))
+
+    @cached_property
+    def _ends(self) -> set[int]:
+        """Classes of outputs that no weight reads: ``return self.head(h), h`` hands features out
+        beside what is made of them."""
+        graph, weights = self.program.graph, self.flow.contractions
+        last = [i for i in self._outputs if not graph.descendants[i] & weights & graph.live]
+        return self.atoms.classes(map(self.features, last))
 
     @cached_property
     def _read(self) -> set[int]:

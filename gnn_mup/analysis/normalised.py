@@ -143,6 +143,7 @@ def _divided(flow: Flow, index: int) -> bool:
             single = step.kind in (Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.ROWS) or (
                 len(step.operands) == 1
             )
+            single |= bool(flow.dot_products >> use & 1)  # q times the sum of all k
             if (pair or single) and use not in seen:
                 seen.add(use)
                 waiting.append((use, joined or pair))
@@ -159,7 +160,7 @@ def _collected(flow: Flow, index: int) -> bool:
 
     def onward(here: int) -> tuple[int, ...]:
         step = flow.program[here]
-        if step.kind is Kind.SUM:
+        if step.kind is Kind.SUM or flow.dot_products >> here & 1:  # q times the sum of all k
             return step.sources[:2]
         single = step.kind is Kind.PRODUCT and len(step.operands) == 1
         handed_on = single or step.kind in (Kind.VIEW, Kind.ROWS, Kind.POINTWISE)

@@ -46,7 +46,7 @@ def settle_sums_over_layers(
             found.verdict = Verdict.OVER_LAYERS
         if found.verdict is Verdict.OVER_LAYERS and stream:
             continue
-        behind = not flow.graph.descendants[found.root] & flow.mixing
+        behind = not flow.learned_after_mixing(found.root)
         rising = all(flow.height[a.node] < flow.height[b.node] for a, b in pairwise(leaves))
         read = behind and many and rising and later_states(flow, [x.node for x in leaves])
         if found.verdict is Verdict.OVER_LAYERS or read:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,6 +22,10 @@ class Stretch(NamedTuple):
 
 class Rows(Features):
     """Features, and where those of other nodes come in."""
+
+    is_listed: Callable[[int, int], bool] = staticmethod(lambda index, axis: False)
+    """Whether an axis of a value numbers tensors of a list, as `growth` finds it: no rows lie along
+    it."""
 
     @cached_property
     def mixing(self) -> int:
@@ -123,7 +127,8 @@ class Rows(Features):
 
     def _whole(self, step: Step, axes: set[int]) -> list[Stretch]:
         shape = self.program.shape(step.index)
-        return [Stretch(a, 1, shape[a]) for a in axes if shape[a] > 1]
+        return [Stretch(a, 1, shape[a]) for a in axes
+                if shape[a] > 1 and not self.is_listed(step.index, a)]  # fmt: skip
 
     def is_message(self, step: Step) -> bool:
         """A scatter of rows that were gathered with the other end of the same edges. Pooling
@@ -151,7 +156,21 @@ class Rows(Features):
                     yield self.program.origin(chosen)[0]
 
     def _picks_features(self, step: Step) -> bool:
-        return step.kind is Kind.ROWS and len(step.sources) > 1 and not self.pure(step.sources[0])
+        if step.kind is not Kind.ROWS or len(step.sources) < 2 or self.pure(step.sources[0]):
+            return False
+        return not self._rows_given or bool(self._ancestors(step.sources[0]) & self._rows_given)
+
+    @cached_property
+    def _rows_given(self) -> int:
+        """Mask of what rows of the network's are made from, where the example has features: its
+        tensors, and learned rows. What is made of none of them (a layer on a buffer) is a table.
+        Zero where the example has no features: then a buffer may be what holds them."""
+        given = [n for n in self.graph.nodes if n.is_input]
+        rows = sum(n.bit for n in given) | sum(1 << i for i in self.features_of_parameters)
+        return rows if any(n.floating and len(n.shape) > 1 for n in given) else 0
+
+    def _ancestors(self, index: int) -> int:
+        return self.graph[index].ancestors | 1 << index
 
     def _other_end(self, source: int, target: int) -> bool:
         return source != target and not self.graph[target].ancestors >> source & 1
@@ -160,11 +179,12 @@ class Rows(Features):
         """Whether an index was brought along by the example (edges, batch), or by a layer's own
         graph, or read off a matrix; what else the forward pass computes is a choice of rows, and so
         is what a layer keeps or makes where it names each row once."""
+        index = self._unshifted(index)
         step = self.program[index]
         if step.kind is Kind.JOIN and step.stacked:  # both ends, sorted or made unique
             return not self.graph[index].ancestors & self._reals
-        if step.kind is Kind.JOIN:  # edges of several graphs, their nodes numbered on
-            return any(self.is_relation(self._unshifted(s)) for s in step.sources)
+        if step.kind is Kind.JOIN:  # edges of several graphs
+            return any(map(self.is_relation, step.sources))
         if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
             return self.is_relation(step.sources[0])
         named_once = self.graph[index].distinct or index in self._written_at
@@ -182,6 +202,7 @@ class Rows(Features):
         return sum(n.bit for n in self.graph.nodes if n.floating)
 
     def _unshifted(self, index: int) -> int:
+        """An index before its rows were numbered on, behind those of other graphs."""
         while self.program[index].kind is Kind.SUM:
             index = self.program[index].sources[0]
         return index
