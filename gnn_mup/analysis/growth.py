@@ -32,9 +32,7 @@ class Growth(Dims):
         self.known = known or {}
         self.growing: set[int] = set()
         self._fixed: set[int] = set()
-        flow.is_listed = lambda index, axis: bool(
-            self._numbers.intersection(self.atoms.expand(self.of[index][axis]))
-        )
+        flow.is_listed, flow.same_rows = self._is_listed, self._same_rows
 
     def settle(self, streams: Iterable[int] = ()) -> None:
         """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
@@ -113,6 +111,13 @@ class Growth(Dims):
     def _numbers(self) -> set[int]:
         """Classes of axes that number tensors of a list."""
         return self.atoms.classes(self.counted)
+
+    def _is_listed(self, index: int, axis: int) -> bool:
+        return bool(self._numbers.intersection(self.atoms.expand(self.of[index][axis])))
+
+    def _same_rows(self, one: int, other: int) -> bool:
+        a, b = (self.atoms.expand(dim) for i in (one, other) for dim in self.of[i][:1])
+        return bool(a) and a == b
 
     @cached_property
     def no_rows(self) -> set[int]:
@@ -301,7 +306,7 @@ class Growth(Dims):
         for over, stay in self._attended:
             heads = stay & parts - over if over & parts else set()
             found |= heads
-            summed |= over if heads else set()
+            summed |= over if heads or len(over & parts) == 1 else set()
         return found, summed
 
     @cached_property

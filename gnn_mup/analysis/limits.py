@@ -80,7 +80,11 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         "the number of its layers",
     )
     scaled = lines(
-        (s for s in streams.sums if s.verdict is Verdict.SCALED and not s.lone),
+        (
+            s
+            for s in streams.sums
+            if s.verdict is Verdict.SCALED and not s.lone and not reading.in_branch(s.root)
+        ),
         "the skip is scaled by a constant of its own here: no depth limit. Keep the number of "
         "these layers",
     )

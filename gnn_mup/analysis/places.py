@@ -92,6 +92,8 @@ class Places:
     def _kind(self, use: Use) -> tuple[Width, float, str]:
         grows_out = self.reading.grows_out(use)
         if use.how == "lookup":
+            if grows_out and (matrix := self._generated(use.node)):
+                return Width.WIDTH, float(matrix), "a matrix for each category"
             return Width.DATA_IN if grows_out else Width.NO_WIDTH, 1.0, "category look-up"
         if use.how == "vector":
             generated = self._generated(use.node) if grows_out else 0

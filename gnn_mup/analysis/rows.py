@@ -26,6 +26,8 @@ class Rows(Features):
     is_listed: Callable[[int, int], bool] = staticmethod(lambda index, axis: False)
     """Whether an axis of a value numbers tensors of a list, as `growth` finds it: no rows lie along
     it."""
+    same_rows: Callable[[int, int], bool] = staticmethod(lambda one, other: False)
+    """Whether two values have the same rows, as `growth` finds it."""
 
     @cached_property
     def mixing(self) -> int:
@@ -139,10 +141,11 @@ class Rows(Features):
         if len(step.sources) < 2:
             return False
         target = self.program.origin(step.sources[1])[0]
-        return any(self._other_end(source, target) for source in self._gathers(step.sources[0]))
+        return any(self._other_end(source, target) for source in self._gathers(step))
 
-    def _gathers(self, index: int) -> Iterator[int]:
-        """Indices by which rows of features were gathered into this value, by this layer."""
+    def _gathers(self, scatter: Step) -> Iterator[int]:
+        """Indices by which rows of features were gathered for a scatter, by this layer: relations,
+        or any that chose among the very rows that are collected."""
 
         def onward(here: int) -> list[int]:
             step = self.program[here]
@@ -150,9 +153,10 @@ class Rows(Features):
             stops = collected or self._picks_features(step)
             return [] if stops else [s for s in step.sources if self.graph[s].floating]
 
-        for step in (self.program[i] for i in reached([index], onward)):
+        for step in (self.program[i] for i in reached(scatter.sources[:1], onward)):
             for chosen in step.sources[1:] if self._picks_features(step) else ():
-                if self.is_relation(chosen):
+                same = self.same_rows(step.sources[0], scatter.index)
+                if same or self.is_relation(chosen):
                     yield self.program.origin(chosen)[0]
 
     def _picks_features(self, step: Step) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from torch import nn
@@ -101,8 +101,9 @@ def _with_insertions(
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )
-    may_insert &= any(isinstance(m, MessagePassing) for m in model.modules())
-    if reading.streams.steps or not may_insert or not _insertable(reading):
+    layers = {n for n, m in model.named_modules() if isinstance(m, MessagePassing)}
+    may_insert &= bool(layers)
+    if reading.streams.steps or not may_insert or not _insertable(reading, layers):
         return Findings(reading, reading.depth)
     deep = Reading(read(trace(model, *cloned(call), calls=True)), told, grows)
     try:
@@ -118,10 +119,17 @@ def _with_insertions(
     return Findings(deep, depth_of(deep.graph, found), found)
 
 
-def _insertable(reading: Reading) -> bool:
-    """Not where layers meet each other in another way already: gates, initial residuals."""
-    otherwise = {Verdict.GATE, Verdict.INITIAL, Verdict.SCALED, Verdict.NESTED, Verdict.REMADE}
-    return not otherwise & {s.verdict for s in reading.streams.sums} and not is_dense(reading)
+def _insertable(reading: Reading, layers: Container[str]) -> bool:
+    """Not where layers meet each other in another way already: gates, initial residuals. What one
+    layer adds up inside itself (Chebyshev polynomials) is its own affair."""
+    inside = {Verdict.SCALED, Verdict.NESTED, Verdict.REMADE}
+    otherwise = {Verdict.GATE, Verdict.INITIAL, *inside}
+    for found in reading.streams.sums:
+        site = reading.graph[found.root].site
+        own = site is not None and site.owner in layers and found.verdict in inside
+        if found.verdict in otherwise and not own:
+            return False
+    return not is_dense(reading)
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:

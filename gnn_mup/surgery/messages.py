@@ -61,6 +61,9 @@ def gammas(
 ) -> dict[int, tuple[Aggregation, float]]:
     """The factor of each aggregation, keyed by its node: 1 where it is normalised."""
     found = [a for a in reading.graph.aggregations if counts(reading, a)]
+    told = {_expression(reading.graph, a) for a in found} - {None}
+    found = [a for a in reading.graph.aggregations
+             if a in found or _expression(reading.graph, a) in told]  # fmt: skip
     sums = [a for a in found if not is_normalised(reading.flow, a)]
     mean = sum(a.gamma for a in sums) / len(sums) if sums else 1.0
     out = {}
@@ -75,6 +78,12 @@ def gammas(
             factor = 1.0 / (own[gamma] if isinstance(gamma, str) else float(gamma))
         out[aggregation.node] = (aggregation, factor)
     return out
+
+
+def _expression(graph: Graph, aggregation: Aggregation) -> object:
+    """What an edit of an aggregation would change; PyG's own layers have no edit."""
+    site = graph[aggregation.node].site
+    return None if site is None or aggregation.module is not None else (site.owner, site.expression)
 
 
 def layer_of(graph: Graph, aggregation: Aggregation) -> str:
