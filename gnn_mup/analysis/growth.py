@@ -301,12 +301,13 @@ class Growth(Dims):
 
     def _matched(self, parts: set[int]) -> tuple[set[int], set[int]]:
         """Of the factors of a width those that stay where another, or a piece of another, is
-        summed over with other features; and those that are summed over there."""
+        summed over with other features; and those that are summed over there, or are all features
+        of some layer (the rows of a matrix that is looked up)."""
         found, summed = set[int](), set[int]()
         for over, stay in self._attended:
             heads = stay & parts - over if over & parts else set()
             found |= heads
-            summed |= over if heads or len(over & parts) == 1 else set()
+            summed |= over if heads else {a for a in over & parts if {a} in self._made_by_weights}
         return found, summed
 
     @cached_property

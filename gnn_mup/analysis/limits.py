@@ -58,6 +58,9 @@ def width_only(
 def _in_spite_of_branches(reading: Reading) -> list[str]:
     """Why the depth of a model with residual branches has no limit."""
     graph, streams = reading.graph, reading.streams
+    inside = 0  # of layers that got a connection: their own affair
+    for span in reading.spans:
+        inside |= graph.between(span.start, span.end)
 
     def lines(sums: Iterable[Sum], text: str) -> list[str]:
         nodes = [graph[s.root] for s in sums]
@@ -83,7 +86,7 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         (
             s
             for s in streams.sums
-            if s.verdict is Verdict.SCALED and not s.lone and not reading.in_branch(s.root)
+            if s.verdict is Verdict.SCALED and not s.lone and not inside >> s.root & 1
         ),
         "the skip is scaled by a constant of its own here: no depth limit. Keep the number of "
         "these layers",

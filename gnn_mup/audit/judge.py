@@ -5,7 +5,7 @@ The target follows from how the operation reads a tensor, never from what the pl
 * contracted with n features: a step of eta0/n changes the result by about eta0, so rate x n is 1
   (more than D features side by side: sqrt(n/D), as the rules have it);
 * contracted with n columns of raw data: rate x sqrt(n) is 1, as the encoder's row has it;
-* looked up by a number: the rate is 1;
+* looked up by a number: the rate is 1 (times n for rows that serve as matrices of n inputs);
 * added or multiplied, entry by entry: the rate is 1/64.
 
 A contraction keeps the size of its features at initialisation; the last one, whose result is the
@@ -83,9 +83,8 @@ class Judge:
         low, high = RATE
         predicted = 1.0
         if reading.how is How.LOOKED_UP:
-            measured = rate
-            few = reading.param in self.plan.scores and self._is_few(reading)
-            low /= REFERENCE_WIDTH if few else 1.0  # one number for each head
+            measured = rate * self._generated(reading)
+            low /= REFERENCE_WIDTH if self._is_few(reading) else 1.0  # heads, or an output's bias
         elif reading.how is How.CONTRACTED:
             rate *= self._constants(reading)
             measured = rate * (math.sqrt(n) if self._is_raw(reading) else n)
