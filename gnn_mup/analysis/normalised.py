@@ -52,7 +52,7 @@ def divided(flow: Flow, step: Step) -> bool:
     by = _numbers(flow, step.sources[1]) if step.kind is Kind.SCATTER else set()
     if any(_is_weighting(flow, factor, by) for factor in _factors(flow, rows)):
         return True
-    return _divided(flow, step.index)
+    return _divided(flow, step.index, by)
 
 
 def _by_number(flow: Flow, step: Step) -> bool:
@@ -123,30 +123,40 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
     return False
 
 
-def _divided(flow: Flow, index: int) -> bool:
-    """Whether a sum ends up above or below a fraction bar: a mean, a degree, a softmax."""
-    waiting, seen = [(index, False)], {index}
+def _divided(flow: Flow, index: int, by: AbstractSet[int]) -> bool:
+    """Whether a sum ends up above or below a fraction bar, wherever it goes: a mean, a degree, a
+    softmax."""
+    uses = [s.index for s in flow.program.live_uses(index)] or flow.program.uses[index]
+    return bool(uses) and all(_divided_by_way_of(flow, index, use, by) for use in uses)
+
+
+def _divided_by_way_of(flow: Flow, index: int, first: int, by: AbstractSet[int]) -> bool:
+    waiting, seen = [(index, first, False, False)], {first}
     while waiting:
-        here, joined = waiting.pop()
-        for use in flow.program.uses[here]:
-            step = flow.program[use]
-            if step.how is How.RECIPROCAL:
+        here, use, joined, learned = waiting.pop()
+        step = flow.program[use]
+        if step.how is How.RECIPROCAL and not learned:
+            return True
+        if _is_product(step):
+            below = [o.node for o in step.operands if o.power < 0]
+            if here in below and not learned:
                 return True
-            if _is_product(step):
-                below = [o.node for o in step.operands if o.power < 0]
-                if here in below:
-                    return True
-                if below and (not joined or _collected(flow, below[0])) and _counts(flow, below[0]):
-                    return True
-                continue
-            pair = step.kind is Kind.SUM and len(step.operands) == 2
-            single = step.kind in (Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.ROWS) or (
-                len(step.operands) == 1
-            )
-            single |= bool(flow.dot_products >> use & 1)  # q times the sum of all k
-            if (pair or single) and use not in seen:
-                seen.add(use)
-                waiting.append((use, joined or pair))
+            if below and (not joined or _collected(flow, below[0])) and _counts(flow, below[0]):
+                return True
+            if by and any(s != here and _is_weighting(flow, s, by) for s in step.sources):
+                return True
+            continue
+        # One layer on the sum may come before the division, and nothing else.
+        layer = bool(flow.contractions >> use & 1)
+        pair = step.kind is Kind.SUM and len(step.operands) == 2
+        single = step.kind in (Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.ROWS) or (
+            len(step.operands) == 1
+        )
+        single |= bool(flow.dot_products >> use & 1)  # q times the sum of all k
+        if step.kind is Kind.VIEW if learned else layer or pair or single:
+            new = [after for after in flow.program.uses[use] if after not in seen]
+            seen.update(new)
+            waiting += [(use, after, joined or pair, learned or layer) for after in new]
     return False
 
 
@@ -166,7 +176,13 @@ def _collected(flow: Flow, index: int) -> bool:
         handed_on = single or step.kind in (Kind.VIEW, Kind.ROWS, Kind.POINTWISE)
         return step.sources[:1] if handed_on else ()
 
-    return any(flow.program[i].kind is Kind.SCATTER for i in reached([index], onward))
+    return any(_adds_up_rows(flow, flow.program[i]) for i in reached([index], onward))
+
+
+def _adds_up_rows(flow: Flow, step: Step) -> bool:
+    added = step.kind is Kind.REDUCE and step.how is How.SUM and bool(flow.feature_axes)
+    over = added and step.axis not in flow.feature_axes.get(step.only.node, ())
+    return over or step.kind is Kind.SCATTER
 
 
 __all__ = ["divided", "is_normalised"]

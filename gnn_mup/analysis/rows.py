@@ -138,8 +138,8 @@ class Rows(Features):
         site = self.graph[step.index].site
         if site is not None and site.aggregator is not None:
             return True
-        if len(step.sources) < 2:
-            return False
+        if len(step.sources) < 2 or self.program.shape(step.sources[0])[step.axis or 0] < 2:
+            return False  # one row is put somewhere: nothing is added up
         target = self.program.origin(step.sources[1])[0]
         return any(self._other_end(source, target) for source in self._gathers(step))
 
