@@ -88,7 +88,12 @@ def pooling(reading: Reading) -> Iterator[Note]:
             continue
         source = step.sources[0]
         rows, left = program.shape(source), program.shape(step.index)
-        if step.kind is Kind.REDUCE and step.how is How.SUM and len(left) > 1 and step.axis is not None:
+        if (
+            step.kind is Kind.REDUCE
+            and step.how is How.SUM
+            and len(left) > 1
+            and step.axis is not None
+        ):
             if step.axis > 0 and not _over_nodes(reading, step):
                 continue
             product = program[source]

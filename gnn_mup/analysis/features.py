@@ -61,7 +61,7 @@ class Features:
         beside: set[int] = set()
         for step in self.program:
             here = step.index
-            if self.graph[here].param is not None and len(self.program.shape(here)) == 2:
+            if self.graph[here].param is not None and len(self.program.shape(here)) in (1, 2):
                 rows[here] = frozenset({here})
             elif self.pure(here):
                 rows[here] = self._rows_kept(step, rows)
@@ -97,10 +97,17 @@ class Features:
         else:
             taken = step.operands[:1] if step.kind is Kind.CONTRACT else step.operands
             sources = [o.node for o in taken if o.axes[:1] == (0,) and len(o.axes) > 1]
+            if step.kind is Kind.VIEW and self._copied(step):  # one row for all
+                sources = [step.only.node]
             if step.how is How.RESHAPE:  # the features cut into heads, or put together again
                 shapes = [self.program.shape(i)[:1] for i in (step.index, step.only.node)]
                 sources = [step.only.node] if shapes[0] == shapes[1] else []
         return frozenset().union(*(rows.get(s, frozenset()) for s in sources))
+
+    def _copied(self, step: Step) -> bool:
+        """Whether a single learned row, or a vector, becomes many rows."""
+        before, after = self.program.shape(step.only.node), self.program.shape(step.index)
+        return len(after) == 2 and before[:-1] in ((), (1,)) and step.only.axes[-1:] == (1,)
 
     def _square(self, step: Step) -> bool:
         """Whether the first operand is a relation of rows: no weight has made it."""

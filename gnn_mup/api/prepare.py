@@ -99,7 +99,7 @@ def prepare(
     if given is None and options.gamma in ("auto", "layer"):
         _remeasure(model, call, drafts, findings.reading)
     found = gammas(findings.reading, options.gamma, given)
-    messages = draft_messages(drafts, findings.reading.graph, found)
+    messages = draft_messages(drafts, findings.reading, found)
     notes, alarms = _remarks(findings, placements, options, base, branches)
     alarms += doubts + findings.known.notes
     branches = [_with_basis(branch, findings) for branch in branches]

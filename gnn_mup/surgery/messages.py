@@ -11,6 +11,7 @@ from ..analysis.normalised import is_normalised
 from ..analysis.reading import Reading
 from ..base.record import BaseShapes
 from ..base.tensors import Matched
+from ..errors import SurgeryError
 from ..ir.graph import Aggregation, Graph
 from ..ir.program import Kind
 from ..rules.notes import Code, Note
@@ -19,6 +20,11 @@ from ..rules.plan import Message
 from ..rules.table import query_factor
 from .classes import GAMMA
 from .drafts import Drafts, Factor
+
+_OTHERWISE = (
+    "the same expression collects rows in another way too (a maximum, a count), which has no "
+    "gamma. Give the sum a line of its own"
+)
 
 
 def draft_queries(
@@ -61,9 +67,9 @@ def gammas(
 ) -> dict[int, tuple[Aggregation, float]]:
     """The factor of each aggregation, keyed by its node: 1 where it is normalised."""
     found = [a for a in reading.graph.aggregations if counts(reading, a)]
-    told = {_expression(reading.graph, a) for a in found} - {None}
+    told = {_edited(reading.graph, a) for a in found} - {None}
     found = [a for a in reading.graph.aggregations
-             if a in found or _expression(reading.graph, a) in told]  # fmt: skip
+             if a in found or _edited(reading.graph, a) in told]  # fmt: skip
     sums = [a for a in found if not is_normalised(reading.flow, a)]
     mean = sum(a.gamma for a in sums) / len(sums) if sums else 1.0
     out = {}
@@ -80,10 +86,14 @@ def gammas(
     return out
 
 
-def _expression(graph: Graph, aggregation: Aggregation) -> object:
+def _edited(graph: Graph, aggregation: Aggregation) -> object:
     """What an edit of an aggregation would change; PyG's own layers have no edit."""
-    site = graph[aggregation.node].site
-    return None if site is None or aggregation.module is not None else (site.owner, site.expression)
+    return None if aggregation.module is not None else _expression(graph, aggregation.node)
+
+
+def _expression(graph: Graph, index: int) -> object:
+    site = graph[index].site
+    return None if site is None else (site.owner, site.expression)
 
 
 def layer_of(graph: Graph, aggregation: Aggregation) -> str:
@@ -105,9 +115,12 @@ def counts(reading: Reading, aggregation: Aggregation) -> bool:
 
 
 def draft_messages(
-    drafts: Drafts, graph: Graph, found: Mapping[int, tuple[Aggregation, float]]
+    drafts: Drafts, reading: Reading, found: Mapping[int, tuple[Aggregation, float]]
 ) -> list[Message]:
     """Records of all aggregations; those with a factor also as operations."""
+    graph = reading.graph
+    collected = (s.index for s in reading.program if s.kind is Kind.SCATTER)
+    others = {_expression(graph, i) for i in collected if i not in found and graph[i].floating}
     records: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
     holders: dict[tuple[str, str, int], list[Factor]] = {}
     per_module: dict[str, list[float]] = {}
@@ -123,7 +136,10 @@ def draft_messages(
             assert site is not None
             key = (site.owner or "", site.file, site.line)
             held = None
-            if factor != 1.0:
+            if factor != 1.0 and _expression(graph, index) in others:
+                drafts.leave_out(site, "gamma", SurgeryError(_OTHERWISE))
+                factor = 1.0
+            elif factor != 1.0:
                 held = drafts.try_edit(site, "message", factor, "gamma")
                 factor = 1.0 if held is None else factor
             if held is not None:
