@@ -187,9 +187,11 @@ class Judge:
         return bool(live) and not later and not self.sums.in_branch(reading.node)
 
     def _open(self, reading: Reading) -> bool:
-        """A last layer of which the plan says itself that it may be a decoder or not."""
-        said = {note.code for note in self.plan.notes}
-        return self._is_last(reading) and bool(said & {Code.NO_DECODER, Code.WIDE_DECODER})
+        """A last layer of which the plan says itself that it may be a decoder or not; or one of a
+        model without any, whose outputs are products of features."""
+        said = {note.code for note in self.plan.notes} & {Code.NO_DECODER, Code.WIDE_DECODER}
+        none = all(record.role is not Role.DECODER for record in self.plan.params.values())
+        return self._is_last(reading) and (none or bool(said))
 
     def _branches(self) -> Iterable[AuditRow]:
         """Repeated residual sums, by line of source."""
