@@ -12,7 +12,7 @@ from ..ir.program import How, Kind, Step
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind as Width
-from .attention import softened
+from .logits import dot_products, tied_tables
 from .normalised import divided
 from .places import Places
 from .reading import Reading
@@ -222,83 +222,8 @@ def norm_behind_decoder(reading: Reading) -> Iterator[Note]:
             return
 
 
-@check
-def dot_products(reading: Reading) -> Iterator[Note]:
-    """Products of features, summed over the width, that nothing divides: as decoder, as attention
-    logits, or as weights of a sum."""
-    flow, program = reading.flow, reading.program
-    for node in reading.graph.members(flow.dot_products):
-        step = program[node.index]
-        factors = program[step.only.node].sources if step.kind is Kind.REDUCE else step.sources[:2]
-        summed = reading.summed_in(step.index)
-        if not reading.dims.grows(summed) or reading.is_wide(step.index):
-            continue
-        if _scaled(reading, step.index, factors):
-            continue
-        size = program.shape(factors[0])[-1]
-        site = node.site
-        where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
-        if _is_last(reading, step.index) and not softened(flow, step.index):
-            yield Note(
-                Code.DOT_PRODUCT_DECODER,
-                f"a dot product of features is the decoder: divide its logits by the width "
-                f"({reading.width}), or they grow with it",
-            )
-        else:
-            yield Note(
-                Code.UNDIVIDED_ATTENTION,
-                f"attention logits{where} are sums of {size} products that nothing divides: they "
-                f"grow with the width, and with them the gradients. Divide them by {size}",
-            )
-
-
-@check
-def tied_decoders(reading: Reading) -> Iterator[Note]:
-    """Tables whose rows are features, and which are the last matrix too."""
-    for name, uses in reading.uses.by_param.items():
-        last = [
-            u.node
-            for u in uses
-            if u.how == "matrix" and reading.grows_in(u) and not reading.grows_out(u)
-            and _is_last(reading, u.node)
-            and not _scaled(reading, u.node, reading.program[u.node].sources[:2])
-        ]  # fmt: skip
-        if last and any(u.how == "lookup" for u in uses):
-            yield Note(
-                Code.DOT_PRODUCT_DECODER,
-                f"{name} is looked up and is the decoder as well: its logits are dot products of "
-                f"features. Divide them by the width ({reading.width}), or they grow with it",
-            )
-
-
-def _is_last(reading: Reading, index: int) -> bool:
-    """Whether no weight reads what is made of a value."""
-    return not reading.graph.descendants[index] & reading.flow.contractions
-
-
-def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
-    """Whether a number below one, or a norm, multiplies a product or what goes into it."""
-    program = reading.program
-    for factor in factors:
-        origin, coefficient = program.origin(factor)
-        step = program[origin]
-        if abs(coefficient) < 1 or (step.kind is Kind.PRODUCT and step.operands[-1].power < 0):
-            return True
-        gain = step.kind is Kind.PRODUCT and not all(map(reading.is_wide, step.sources))
-        if gain or step.how is How.LENGTH:
-            return True
-    waiting, seen = [index], {index}
-    while waiting:
-        for use in program.uses[waiting.pop()]:
-            operand, step = program.same(use), program[use]
-            if operand is not None and abs(operand.coefficient) < 1:
-                return True
-            if any(o.power < 0 and o.node in seen for o in step.operands):
-                return True  # below a fraction bar
-            if step.kind in (Kind.VIEW, Kind.SUM, Kind.PRODUCT, Kind.WRITE) and use not in seen:
-                seen.add(use)
-                waiting.append(use)
-    return False
+check(dot_products)
+check(tied_tables)
 
 
 @check

@@ -250,7 +250,7 @@ class Dims:
         rank = len(self.program.shape(step.index))
         if step.how is How.CONVOLUTION and rank > 1:
             return 1
-        kept = (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW)
+        kept = (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW, Kind.WRITE)
         if step.kind in kept and step.operands and step.how is not How.RESHAPE:
             # A mask may stand before the features that it is multiplied with.
             told = next((o for o in step.operands if self.flow.weights[o.node]), step.only)
@@ -289,9 +289,13 @@ class Dims:
         handed_on = step.kind in (Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT)
         if self._is_pairs(step) or (handed_on and any(map(self._has_none, step.sources))):
             found = set()  # logits, one for each pair of rows: what is left are heads
+        if step.kind is Kind.REDUCE and step.axis == self.feature_axis[step.only.node]:
+            found = set()  # a mean over features
         if step.how is How.RESHAPE and self._squeezed(step):
             return set()  # one score for each row has no features
-        if handed_on or step.kind in (Kind.CONTRACT, Kind.PICK):
+        kept = (Kind.CONTRACT, Kind.PICK, Kind.REDUCE, Kind.ROWS, Kind.SCATTER, Kind.NORM,
+                Kind.WRITE)  # fmt: skip
+        if handed_on or step.kind in kept:
             for number, operand in enumerate(step.operands):
                 learned = self.flow.pure(operand.node) and self.flow.between_rows(step, number)
                 if not self.flow.weights[operand.node] or learned:

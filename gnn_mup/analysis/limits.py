@@ -250,15 +250,24 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
 
 
 def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
-    """Sizes between two layers in no branch (those of a head) that are not the width's, and that
-    nothing ties to it: they were taken to grow. Of ``known`` parameters it was shown."""
+    """Sizes between two layers in no branch (those of a head), or smaller than the width in one,
+    that are not the width's, and that nothing ties to it: they were taken to grow. Of ``known``
+    parameters it was shown."""
     dims, sizes = reading.dims, dict[int, list[str]]()
-    for use in reading.uses.found:
-        own = use.how == "matrix" and not reading.in_branch(use.node) and use.param not in known
-        for axis in (*use.in_axes, *use.out_axes) if own else ():
+    uses = [u for u in reading.uses.found if u.how != "vector" and u.param not in known]
+    inside: dict[int, bool] = {}  # classes that are a whole axis, and whether only in branches
+    for use in uses:
+        for axis in (*use.in_axes, *use.out_axes):
             classes = dims.atoms.expand(dims.of[reading.leaf(use.param)][axis])
-            if len(classes) == 1 and dims.is_own(classes[0]) and classes[0] not in reading.doubts:
-                sizes.setdefault(dims.atoms.size[classes[0]], []).append(use.param)
+            if len(classes) == 1 and (use.how == "matrix" or reading.in_branch(use.node)):
+                branch = inside.get(classes[0], True) and reading.in_branch(use.node)
+                inside[classes[0]] = branch
+    for atom, branch in inside.items():
+        size = dims.atoms.size[atom]
+        usual = atom in dims.split_widths or (branch and size >= reading.width)
+        if dims.is_own(atom) and atom not in reading.doubts and not usual:
+            names = [u.param for u in uses if atom in dims.axes_of(reading.leaf(u.param))]
+            sizes.setdefault(size, []).extend(names)
     sizes.pop(reading.width, None)
     told = [f"{size} ({', '.join(fold_names(dict.fromkeys(n)))})" for size, n in sizes.items()]
     text = (

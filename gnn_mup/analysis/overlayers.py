@@ -57,15 +57,15 @@ def settle_sums_over_layers(
 
 
 def brought_in(found: Sum) -> list[Leaf]:
-    """What each addition brings in: not the sum so far; of the first one that adds two, the
-    later."""
-    out = []
+    """What each addition brings in: not the sum so far; of the first one that adds two, what stands
+    where the others have theirs (one edit serves all), else the later."""
+    so_far = found.stream if found.verdict is Verdict.OVER_LAYERS else None
+    at: list[list[Leaf]] = []
     for add in found.adds:
         here = [x for x in found.leaves if x.add == add]
-        so_far = found.stream if found.verdict is Verdict.OVER_LAYERS else None
-        new = [x for x in here if x is not so_far]
-        out.append(max(new or here, key=lambda x: x.origin))
-    return out
+        at.append([x for x in here if x is not so_far] or here)
+    usual = {new[0].operand for new in at if len(new) == 1}
+    return [max(new, key=lambda x: (usual == {x.operand}, x.origin)) for new in at]
 
 
 def _made_one_from_the_other(flow: Flow, leaves: list[Leaf]) -> bool:

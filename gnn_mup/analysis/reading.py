@@ -306,6 +306,11 @@ class Reading:
         number, axis = step.summed[0][0]
         return self.dims.of[step.sources[number]][axis]
 
+    def product_of(self, index: int) -> int:
+        """Where a weight's contraction is done: ``(x * w).sum(-1)`` ends in the sum."""
+        after = [i for i in self.program.uses[index] if self.program[i].kind is Kind.REDUCE]
+        return next((i for i in after if self.flow.contractions >> i & 1), index)
+
     def _uses_of(self, index: int) -> list[Use]:
         step = self.program[index]
         at = step.only.node if step.kind is Kind.REDUCE else index

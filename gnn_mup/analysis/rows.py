@@ -156,8 +156,15 @@ class Rows(Features):
         for step in (self.program[i] for i in reached(scatter.sources[:1], onward)):
             for chosen in step.sources[1:] if self._picks_features(step) else ():
                 same = self.same_rows(step.sources[0], scatter.index)
-                if same or self.is_relation(chosen):
+                if same or self._two_ends(chosen, scatter.sources[1]) or self.is_relation(chosen):
                     yield self.program.origin(chosen)[0]
+
+    def _two_ends(self, one: int, other: int) -> bool:
+        """Whether two indices are taken from one: edges, wherever they come from (neighbours that
+        are found on the way)."""
+        ends = [self.program[self.program.origin(i)[0]] for i in (one, other)]
+        taken = all(s.kind is Kind.PICK and s.how is not How.MASK for s in ends)
+        return taken and ends[0].sources[:1] == ends[1].sources[:1] and ends[0] is not ends[1]
 
     def _picks_features(self, step: Step) -> bool:
         if step.kind is not Kind.ROWS or len(step.sources) < 2 or self.pure(step.sources[0]):

@@ -86,12 +86,17 @@ def _check(call: Call) -> None:
         )
     for tensor in tensors:
         dense = tensor.is_floating_point() and tensor.layout is torch.strided
-        if dense and not bool(torch.isfinite(tensor).all()):
+        if dense and _unmeasurable(tensor):
             raise TransferError(
                 f"the example holds NaN or infinite values (a tensor of shape "
                 f"{tuple(tensor.shape)}): nothing can be measured on it. Clean it, or pass "
                 "another batch"
             )
+
+
+def _unmeasurable(tensor: Tensor) -> bool:
+    """NaN, or infinite numbers that are no mask: what is added to logits holds minus infinity."""
+    return bool((tensor.isnan() | tensor.isposinf()).any() or (tensor.isneginf()).all())
 
 
 def _signature(model: nn.Module) -> dict[str, inspect.Parameter]:

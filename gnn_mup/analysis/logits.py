@@ -1,0 +1,99 @@
+"""Sums over the width that nothing divides, in words: dot products of features, as decoder, as
+logits of attention, or with a table that is looked up as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ir.program import How, Kind
+from ..rules.notes import Code, Note
+from .attention import softened
+from .reading import Reading
+
+
+def dot_products(reading: Reading) -> Iterator[Note]:
+    """Products of features, summed over the width, that nothing divides: as decoder, as attention
+    logits, or as weights of a sum."""
+    flow, program = reading.flow, reading.program
+    for node in reading.graph.members(flow.dot_products):
+        step = program[node.index]
+        factors = program[step.only.node].sources if step.kind is Kind.REDUCE else step.sources[:2]
+        summed = reading.summed_in(step.index)
+        if not reading.dims.grows(summed) or reading.is_wide(step.index):
+            continue
+        if _scaled(reading, step.index, factors):
+            continue
+        size = program.shape(factors[0])[-1]
+        site = node.site
+        where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
+        if _is_last(reading, step.index) and not softened(flow, step.index):
+            yield Note(
+                Code.DOT_PRODUCT_DECODER,
+                f"a dot product of features is the decoder: divide its logits by the width "
+                f"({reading.width}), or they grow with it",
+            )
+        else:
+            yield Note(
+                Code.UNDIVIDED_ATTENTION,
+                f"attention logits{where} are sums of {size} products that nothing divides: they "
+                f"grow with the width, and with them the gradients. Divide them by {size}",
+            )
+
+
+def tied_tables(reading: Reading) -> Iterator[Note]:
+    """Tables whose rows are features, and which are a matrix too: the last one, or one that makes
+    logits of attention."""
+    for name, uses in reading.uses.by_param.items():
+        if not any(u.how == "lookup" for u in uses):
+            continue
+        products = [
+            reading.product_of(u.node)
+            for u in uses
+            if u.how == "matrix" and reading.grows_in(u) and not reading.grows_out(u)
+            and not _scaled(reading, u.node, reading.program[u.node].sources[:2])
+        ]  # fmt: skip
+        if any(_is_last(reading, index) for index in products):
+            yield Note(
+                Code.DOT_PRODUCT_DECODER,
+                f"{name} is looked up and is the decoder as well: its logits are dot products of "
+                f"features. Divide them by the width ({reading.width}), or they grow with it",
+            )
+        if any(softened(reading.flow, index) for index in products):
+            yield Note(
+                Code.UNDIVIDED_ATTENTION,
+                f"{name} is looked up and makes logits of attention as well, which nothing "
+                f"divides: they grow with the width. Divide them by {reading.width}",
+            )
+
+
+def _is_last(reading: Reading, index: int) -> bool:
+    """Whether no weight reads what is made of a value."""
+    return not reading.graph.descendants[index] & reading.flow.contractions
+
+
+def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
+    """Whether a number below one, or a norm, multiplies a product or what goes into it."""
+    program = reading.program
+    for factor in factors:
+        origin, coefficient = program.origin(factor)
+        step = program[origin]
+        if abs(coefficient) < 1 or (step.kind is Kind.PRODUCT and step.operands[-1].power < 0):
+            return True
+        gain = step.kind is Kind.PRODUCT and not all(map(reading.is_wide, step.sources))
+        if gain or step.how is How.LENGTH:
+            return True
+    waiting, seen = [index], {index}
+    while waiting:
+        for use in program.uses[waiting.pop()]:
+            operand, step = program.same(use), program[use]
+            if operand is not None and abs(operand.coefficient) < 1:
+                return True
+            if any(o.power < 0 and o.node in seen for o in step.operands):
+                return True  # below a fraction bar
+            if step.kind in (Kind.VIEW, Kind.SUM, Kind.PRODUCT, Kind.WRITE) and use not in seen:
+                seen.add(use)
+                waiting.append(use)
+    return False
+
+
+__all__ = ["dot_products", "tied_tables"]

@@ -1,0 +1,186 @@
+"""Where axes come from: the weights that own them, the example, outputs, lists, tables. Sets of
+classes; all axes are lined up by now."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from functools import cached_property
+
+from ..ir.program import Kind, Step
+from .atoms import Dim
+from .dims import Dims
+
+
+class Origins(Dims):
+    """The axes of a program, and where they come from."""
+
+    @cached_property
+    def _leaves(self) -> list[tuple[Step, str | None]]:
+        return [(s, self.program.node(s.index).param) for s in self.program if s.kind is Kind.LEAF]
+
+    @cached_property
+    def _data(self) -> list[list[Dim]]:
+        """The axes of each tensor that the example brings along."""
+        return [self.of[s.index] for s, p in self._leaves if p is None and self.flow.data[s.index]]
+
+    @cached_property
+    def owned(self) -> set[int]:
+        """Classes of axes of parameters."""
+        return self.atoms.classes(dim for s, p in self._leaves if p for dim in self.of[s.index])
+
+    @cached_property
+    def given(self) -> set[int]:
+        """Classes of axes that the example brings along."""
+        return self.atoms.classes(dim for dims in self._data for dim in dims)
+
+    @cached_property
+    def columns(self) -> set[int]:
+        """Classes of the last axes of what the example brings along: features, coordinates."""
+        return self.atoms.classes(dims[-1] for dims in self._data if len(dims) > 1)
+
+    @cached_property
+    def _numbers(self) -> set[int]:
+        """Classes of axes that number tensors of a list."""
+        return self.atoms.classes(self.counted)
+
+    def _is_listed(self, index: int, axis: int) -> bool:
+        return bool(self._numbers.intersection(self.atoms.expand(self.of[index][axis])))
+
+    def _same_rows(self, one: int, other: int) -> bool:
+        a, b = (self.atoms.expand(dim) for i in (one, other) for dim in self.of[i][:1])
+        return bool(a) and a == b
+
+    @cached_property
+    def no_rows(self) -> set[int]:
+        """Classes of what no rows are: axes of weights, columns and what is taken from them (three
+        as coordinates), numbers of a list."""
+        return self.owned | self._linked(set(self.columns)) | self._numbers
+
+    @cached_property
+    def _outputs(self) -> list[int]:
+        """Outputs that weights have made."""
+        return [i for i in self.program.graph.outputs if self.flow.weights[i]]
+
+    @cached_property
+    def _returned(self) -> set[int]:
+        return self.atoms.classes(map(self.features, self._outputs))
+
+    @cached_property
+    def _ends(self) -> set[int]:
+        """Classes of outputs that no weight reads: ``return self.head(h), h`` hands features out
+        beside what is made of them."""
+        graph, weights = self.program.graph, self.flow.contractions
+        last = [i for i in self._outputs if not graph.descendants[i] & weights & graph.live]
+        return self.atoms.classes(map(self.features, last))
+
+    @cached_property
+    def _read(self) -> set[int]:
+        """Classes of features that something sums over, or that the model returns; what nobody
+        reads at all shows nothing."""
+        idle = self.flow.contractions & ~self.program.graph.live
+        unread = (self.features(n.index) for n in self.program.graph.members(idle))
+        return self._linked(
+            self.atoms.classes([*self.read, *unread]) | self._returned, self.made_of
+        )
+
+    def _linked(self, found: set[int], back: Container[int] = ()) -> set[int]:
+        """Some classes with all that they are put together to or that is taken from them, and for
+        atoms in ``back`` also the other way round."""
+        for _ in range(3):
+            for atom, (made, sources) in zip(self.made_of, self._links, strict=True):
+                found |= made if found & sources else set()
+                found |= sources if atom in back and found & made else set()
+        return found
+
+    @cached_property
+    def _links(self) -> list[tuple[set[int], set[int]]]:
+        """Classes of axes that are parts of others, or others side by side, with those."""
+        classes = self.atoms.classes
+        return [(classes([(atom,)]), classes([dim])) for atom, dim in self.made_of.items()]
+
+    @cached_property
+    def _made(self) -> set[int]:
+        """Classes of features that some weight has made, with those that they are pieces of or are
+        put together to. What vectors alone make of a number (radial functions with learned
+        frequencies) is a basis, and no width."""
+        found = self.atoms.classes([*self._tables, *self._own_axes[False]])
+        return self._linked(self._learned | found, self.part)
+
+    @cached_property
+    def _own_axes(self) -> dict[bool, list[Dim]]:
+        """What the weight of a product brings into it, axes that the other side has not: of
+        features; or (True) of rows, where it sums over rows that the example brings along or that
+        such a weight has made (a learned adjacency)."""
+        found: dict[bool, list[Dim]] = {False: [], True: []}
+        known = self.given - self.columns
+        for node in self.program.graph.members(self.flow.contractions):
+            step = self.program[node.index]
+            for number, operand in enumerate(step.operands[:2] if step.summed else ()):
+                if not self.flow.weight_like(operand.node):
+                    continue
+                others = set(step.operands[1 - number].axes)
+                own = [i for i, t in enumerate(operand.axes) if t not in others | {None}]
+                axes = [i for pair in step.summed for o, i in pair if o == number]
+                summed = self.atoms.classes(self.of[operand.node][i] for i in axes)
+                rows = self.flow.between_rows(step, number, alone=True)
+                rows = rows and bool(summed) and summed <= known
+                rows = rows and not self._lies_last(step, number)
+                found[rows] += [self.of[operand.node][i] for i in own]
+                known |= self.atoms.classes(found[True]) if rows else set()
+        return found
+
+    def _lies_last(self, step: Step, weight: int) -> bool:
+        """Whether the weight of a product sums over the last axis of what was brought along, as a
+        layer does that is applied to its channels, wherever they stood before."""
+        slots = [slot for pair in step.summed for slot in pair if slot[0] != weight]
+        data = step.operands[1 - weight].node
+        last = len(self.program.shape(data)) - 1
+        return not self.flow.weights[data] and all(axis == last for _, axis in slots)
+
+    @cached_property
+    def _tables(self) -> list[Dim]:
+        """The features of learned rows that are added to others, or stand beside them."""
+        found = []
+        for step in self.program:
+            for source in step.sources if step.kind in (Kind.JOIN, Kind.SUM) else ():
+                wide = [n for n in self.program.shape(source) if n > 1]
+                if self.flow.pure(source) and len(wide) > 1:
+                    found.append(self.features(source))
+        return found
+
+    @cached_property
+    def _learned(self) -> set[int]:
+        """Classes of features that some weight has made, and of what they are put together to."""
+        return self._linked(set().union(*self._made_by_weights))
+
+    @cached_property
+    def _only_made(self) -> set[int]:
+        """Classes of axes of buffers, globals and new tensors."""
+        brought = [s for s, p in self._leaves if p is None and not self.flow.data[s.index]]
+        new = [*brought, *(s for s in self.program if s.kind is Kind.MADE)]
+        learned = self._learned
+        found = self.atoms.classes(dim for s in new for dim in self.of[s.index]) - learned
+        for made, sources in self._links:
+            found |= made - learned if sources and sources <= found else set()
+        return found
+
+    @cached_property
+    def _made_by_weights(self) -> list[set[int]]:
+        """The classes of features that some weight has made, as it made them."""
+        products = self.program.graph.members(self.flow.contractions)
+        made = [n.index for n in products if not self._relates(self.program[n.index])]
+        made += [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
+        looked_up = [self.of[s.index][-1] for s in self.program
+                     if s.kind is Kind.ROWS and self.flow.pure(s.sources[0])]  # fmt: skip
+        return [set(self.atoms.expand(dim)) for dim in (*map(self.features, made), *looked_up)]
+
+    def _relates(self, step: Step) -> bool:
+        """Whether the weight of a product is a correction to a matrix that is given: ``(A + mask) @
+        x`` makes rows of rows, not features."""
+        origins = [self.program.origin(s)[0] for s in step.sources if self.flow.pure(s)]
+        weights = [self.program[o] for o in origins if len(self.program.shape(o)) > 1]
+        sums = [w for w in weights if w.kind is Kind.SUM]
+        return any(not self.flow.weights[s] for w in sums for s in w.sources)
+
+
+__all__ = ["Origins"]
