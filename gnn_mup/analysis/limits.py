@@ -17,6 +17,8 @@ from .overlayers import is_divided
 from .reading import Reading
 from .sizes import Compared, constant_of, expressions, where
 
+FEED_FORWARD = 4
+"""So many times the width is the usual inner size of a residual branch."""
 _REASONS = {
     Verdict.GATE: "its state is updated through gates (GRU): no depth limit",
     Verdict.INITIAL: "the first layer's output is added in every layer (initial residual)",
@@ -250,8 +252,8 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
 
 
 def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
-    """Sizes between two layers in no branch (those of a head), or smaller than the width in one,
-    that are not the width's, and that nothing ties to it: they were taken to grow. Of ``known``
+    """Sizes between two layers in no branch (those of a head), or unusual ones inside one, that are
+    not the width's, and that nothing ties to it: they were taken to grow. Of ``known``
     parameters it was shown."""
     dims, sizes = reading.dims, dict[int, list[str]]()
     uses = [u for u in reading.uses.found if u.how != "vector" and u.param not in known]
@@ -264,7 +266,8 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
                 inside[classes[0]] = branch
     for atom, branch in inside.items():
         size = dims.atoms.size[atom]
-        usual = atom in dims.split_widths or (branch and size >= reading.width)
+        usual = branch and reading.width <= size <= FEED_FORWARD * reading.width
+        usual |= atom in dims.split_widths
         if dims.is_own(atom) and atom not in reading.doubts and not usual:
             names = [u.param for u in uses if atom in dims.axes_of(reading.leaf(u.param))]
             sizes.setdefault(size, []).extend(names)

@@ -3,6 +3,7 @@ logits of attention, or with a table that is looked up as well."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from ..ir.program import How, Kind
@@ -21,12 +22,20 @@ def dot_products(reading: Reading) -> Iterator[Note]:
         summed = reading.summed_in(step.index)
         if not reading.dims.grows(summed) or reading.is_wide(step.index):
             continue
+        size = program.shape(factors[0])[-1]
+        weighs = softened(flow, step.index) and reading.graph.descendants[step.index] & flow.mixing
+        last = _is_last(reading, step.index) and not weighs
+        if last and abs(_constant(reading, step.index, factors) * size**0.5 - 1.0) < 1e-3:
+            yield Note(
+                Code.DOT_PRODUCT_DECODER,
+                "a dot product of features is the decoder, and only the square root of the width "
+                f"divides it: what it learns grows with the width. Divide its logits by {size}",
+            )
         if _scaled(reading, step.index, factors):
             continue
-        size = program.shape(factors[0])[-1]
         site = node.site
         where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
-        if _is_last(reading, step.index) and not softened(flow, step.index):
+        if last:
             yield Note(
                 Code.DOT_PRODUCT_DECODER,
                 f"a dot product of features is the decoder: divide its logits by the width "
@@ -69,6 +78,16 @@ def tied_tables(reading: Reading) -> Iterator[Note]:
 def _is_last(reading: Reading, index: int) -> bool:
     """Whether no weight reads what is made of a value."""
     return not reading.graph.descendants[index] & reading.flow.contractions
+
+
+def _constant(reading: Reading, index: int, factors: tuple[int, ...]) -> float:
+    """The constant that multiplies a product: in its factors, and right behind it."""
+    program = reading.program
+    constant = math.prod(program.origin(factor)[1] for factor in factors)
+    while len(uses := program.uses[index]) == 1 and (operand := program.same(uses[0])) is not None:
+        constant *= operand.coefficient
+        index = uses[0]
+    return abs(constant)
 
 
 def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:

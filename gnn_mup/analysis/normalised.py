@@ -112,7 +112,8 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
             if divided and (not by or rows & by):
                 return True
             continue
-        if step.kind in (Kind.CONTRACT, Kind.NORM, Kind.LEAF, Kind.OPAQUE):
+        given = step.kind is Kind.CONTRACT and not flow.weights[here]  # D^-1/2 A D^-1/2
+        if step.kind in (Kind.CONTRACT, Kind.NORM, Kind.LEAF, Kind.OPAQUE) and not given:
             continue
         inverse = divided or step.how is How.RECIPROCAL
         for operand in step.operands:

@@ -133,8 +133,8 @@ def factor_at(module: GraphModule, attribute: str) -> Scale:
 
 def carried(module: nn.Module) -> dict[str, Any]:
     """What copies of a GraphModule carry, beyond what its graph speaks of."""
-    preserved: dict[str, Any] = getattr(module, "meta", {}).get(_PRESERVED, {})
-    return preserved if isinstance(module, GraphModule) else {}
+    found: dict[str, Any] = {}
+    return module.meta.get(_PRESERVED, found) if isinstance(module, GraphModule) else found
 
 
 def carry(module: nn.Module, attribute: str, value: Any) -> None:
