@@ -237,6 +237,85 @@ def test_a_dot_product_that_is_the_decoder_is_divided_by_the_width(
     assert bool(words) == bool(said)
 
 
+class Masked(Stack):
+    """Attention to a context, its queries masked, its logits undivided."""
+
+    def __init__(self, gain: bool = False) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(1)) if gain else None
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        context = self.enc(x)
+        for lin in self.lins:
+            q = lin(context) * (mask if self.gain is None else self.gain)
+            context = context + (q @ context.T).softmax(-1) @ context
+        return self.dec(context)
+
+
+@pytest.mark.parametrize("gain", [False, True])
+def test_a_mask_divides_no_logits_but_a_learned_gain_may(gain: bool) -> None:
+    plan = planned(Masked(gain), X, torch.ones(NODES, 1))
+    assert bool(named(plan, "undivided-attention")) != gain
+
+
+class OnceThenMany(Stack):
+    """Nodes meet once, in front of a deep stack of layers for each node by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.turn = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        x = x + torch.softmax(x @ x.T / WIDTH, 1) @ self.value(x)
+        x = self.turn(x)
+        for lin in self.lins:
+            x = x + lin(x).relu()
+        return self.dec(x)
+
+
+def test_the_depth_is_that_of_what_is_repeated() -> None:
+    plan = planned(OnceThenMany(), X)
+    assert plan.depth == DEPTH
+    assert (1 / DEPTH, DEPTH) in [(b.factor, b.count) for b in plan.branches]
+
+
+class EdgeLoss(Stack):
+    """A loss of pairs of nodes, added up for each graph: pooled, no messages."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, graph: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + torch.softmax(x @ x.T / WIDTH, 1) @ lin(x)
+        pairs = self.dec(x[edge_index[0]] - x[edge_index[1]])
+        return torch.zeros(3, OUT).index_add(0, graph, pairs)
+
+
+def test_rows_of_edges_collected_for_an_output_are_pooled() -> None:
+    plan = planned(EdgeLoss(), X, EDGES, torch.arange(50) % 3)
+    assert divided(plan) == 0
+    assert named(plan, "sum-pooling")
+
+
+class Doubled(Stack):
+    """Edge features that are doubled in every layer, and returned at the end."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.enc(x)
+        e = torch.sigmoid(self.lins[0](x))[edge_index[0]]
+        for lin in self.lins[1:]:
+            rows = lin(x)[edge_index[0]] * e
+            x = x + torch.zeros_like(x).index_add(0, edge_index[1], rows)
+            e = e + e
+        return self.dec(x), e
+
+
+def test_a_factor_on_what_is_returned_can_be_planned() -> None:
+    plan = planned(Doubled(), X, EDGES)
+    assert plan.depth == DEPTH - 1
+    assert any("carry the stream" in b.what and b.factor == 0.5 for b in plan.branches)
+
+
 # -- inner sizes -----------------------------------------------------------------------------------
 
 

@@ -8,8 +8,11 @@ from .forms import Sum
 
 def set_levels(flow: Flow, steps: list[Sum]) -> int:
     """L: message-passing steps on the longest path of the stream. A stream that has none of them
-    beside one that has (edge features, an encoder's own layers) counts its own steps for itself."""
+    beside one that has (edge features, an encoder's own layers) counts its own steps for itself.
+    Where messages are passed just once, by a sum that is not repeated, it is the repeated ones."""
     counted = [s for s in steps if s.mixes] or steps
+    if len(counted) == 1 and counted[0].lone:
+        counted = [s for s in steps if not s.lone] or counted
     own = {s.root for s in counted}
     alone = _alone(flow, steps, own)
     by_root = {s.root: s for s in steps}

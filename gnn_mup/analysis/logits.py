@@ -98,7 +98,8 @@ def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
         step = program[origin]
         if abs(coefficient) < 1 or (step.kind is Kind.PRODUCT and step.operands[-1].power < 0):
             return True
-        gain = step.kind is Kind.PRODUCT and not all(map(reading.is_wide, step.sources))
+        narrow = [s for s in step.sources if not reading.is_wide(s)]  # a gain, but not a mask
+        gain = step.kind is Kind.PRODUCT and any(reading.flow.weights[s] for s in narrow)
         if gain or step.how is How.LENGTH:
             return True
     waiting, seen = [index], {index}

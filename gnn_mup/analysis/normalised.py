@@ -49,7 +49,7 @@ def divided(flow: Flow, step: Step) -> bool:
             return True
         if flow.program[flow.program.origin(adjacency)[0]].kind is Kind.LEAF:
             return _given_is_normalised(flow, adjacency)
-    by = _numbers(flow, step.sources[1]) if step.kind is Kind.SCATTER else set()
+    by = flow.numbers(step.sources[1]) if step.kind is Kind.SCATTER else set()
     if any(_is_weighting(flow, factor, by) for factor in _factors(flow, rows)):
         return True
     return _divided(flow, step.index, by)
@@ -61,15 +61,6 @@ def _by_number(flow: Flow, step: Step) -> bool:
     after = flow.program.ahead(step.index, lambda s: flow.program.same(s.index) is not None)
     constants = (o.coefficient for s in after if (o := flow.program.same(s.index)) is not None)
     return any(abs(c * count - 1.0) < 1e-6 for c in constants)
-
-
-def _numbers(flow: Flow, index: int) -> set[int]:
-    """The inputs that numbers of rows come from: an edge index, the graphs of nodes."""
-
-    def numbers(here: int) -> list[int]:
-        return [s for s in flow.program[here].sources if not flow.graph[s].floating]
-
-    return {here for here in reached([index], numbers) if not numbers(here)}
 
 
 def _given_is_normalised(flow: Flow, adjacency: int) -> bool:
@@ -108,7 +99,7 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
             return True
         counted = step.kind is Kind.SCATTER or step.how is How.COUNT
         if counted or (step.kind is Kind.REDUCE and step.how is How.SUM):
-            rows = _numbers(flow, step.sources[step.how is not How.COUNT]) if counted else by
+            rows = flow.numbers(step.sources[step.how is not How.COUNT]) if counted else by
             if divided and (not by or rows & by):
                 return True
             continue

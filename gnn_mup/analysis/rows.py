@@ -153,11 +153,32 @@ class Rows(Features):
             stops = collected or self._picks_features(step)
             return [] if stops else [s for s in step.sources if self.graph[s].floating]
 
+        # What no layer reads any more is pooled, or a loss.
+        layer = self.graph.descendants[scatter.index] & self.contractions
         for step in (self.program[i] for i in reached(scatter.sources[:1], onward)):
             for chosen in step.sources[1:] if self._picks_features(step) else ():
                 same = self.same_rows(step.sources[0], scatter.index)
-                if same or self._two_ends(chosen, scatter.sources[1]) or self.is_relation(chosen):
+                if (
+                    same
+                    or self._two_ends(chosen, scatter.sources[1])
+                    or (
+                        self.is_relation(chosen)
+                        and (layer or self._shared(chosen, scatter.sources[1]))
+                    )
+                ):
                     yield self.program.origin(chosen)[0]
+
+    def _shared(self, one: int, other: int) -> bool:
+        """Whether two indices were taken from the same numbers: both ends of given edges."""
+        return bool(self.numbers(one) & self.numbers(other))
+
+    def numbers(self, index: int) -> set[int]:
+        """The inputs that numbers of rows come from: an edge index, the graphs of nodes."""
+
+        def whole(here: int) -> list[int]:
+            return [s for s in self.program[here].sources if not self.graph[s].floating]
+
+        return {here for here in reached([index], whole) if not whole(here)}
 
     def _two_ends(self, one: int, other: int) -> bool:
         """Whether two indices are taken from one: edges, wherever they come from (neighbours that

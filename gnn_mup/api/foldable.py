@@ -76,7 +76,7 @@ class Folder:
         params: set[str] = set()
         for _, consumers in uses:
             for index in consumers:
-                if not self.flow.contractions >> index & 1:
+                if index < 0 or not self.flow.contractions >> index & 1:  # -1: it is returned
                     return set()
                 here = [u for u in self.uses.at.get(index, ()) if u.how == "matrix"]
                 if len(here) != 1 or here[0].data not in operands:
