@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -106,10 +107,10 @@ def markdown(found: list[Line], folder: Path) -> str:
     for (task, half, target), known in rows.items():
         cells = [_cell(known.get(way)) for way in ways]
         text.append(f"| {task} | {half} | {target} | " + " | ".join(cells) + " |")
-    for half in (1, 2):
-        means = [_geometric([one for one in found if one.half == half and one.way == way])
-                 for way in ways]  # fmt: skip
-        text.append(f"| geometric mean, half {half} | | | " + " | ".join(means) + " |")
+    for target, half in itertools.product(TARGETS, (1, 2)):
+        here = [one for one in found if (one.target, one.half) == (target, half)]
+        means = [_geometric([one for one in here if one.way == way]) for way in ways]
+        text.append(f"| geometric mean | {half} | {target} | " + " | ".join(means) + " |")
     seconds = [json.loads(p.read_text())["seconds"] for p in (folder / "cells").glob("*/*.json")]
     text.append(f"\n{len(seconds)} cells, {sum(seconds) / 60:.0f} minutes of one core.")
     return "\n".join(text) + "\n"
