@@ -155,17 +155,13 @@ class Rows(Features):
 
         # What no layer reads any more is pooled, or a loss.
         layer = self.graph.descendants[scatter.index] & self.contractions
-        for step in (self.program[i] for i in reached(scatter.sources[:1], onward)):
-            for chosen in step.sources[1:] if self._picks_features(step) else ():
-                same = self.same_rows(step.sources[0], scatter.index)
-                if (
-                    same
-                    or self._two_ends(chosen, scatter.sources[1])
-                    or (
-                        self.is_relation(chosen)
-                        and (layer or self._shared(chosen, scatter.sources[1]))
-                    )
-                ):
+        steps = (self.program[i] for i in reached(scatter.sources[:1], onward))
+        for step in filter(self._picks_features, steps):
+            same = self.same_rows(step.sources[0], scatter.index)
+            for chosen in step.sources[1:]:
+                ends = chosen, scatter.sources[1]
+                given = self.is_relation(chosen) and (layer or self._shared(*ends))
+                if same or given or self._two_ends(*ends):
                     yield self.program.origin(chosen)[0]
 
     def _shared(self, one: int, other: int) -> bool:

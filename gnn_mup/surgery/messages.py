@@ -66,10 +66,9 @@ def gammas(
     reading: Reading, gamma: str | float | None, given: float | Mapping[str, float] | None
 ) -> dict[int, tuple[Aggregation, float]]:
     """The factor of each aggregation, keyed by its node: 1 where it is normalised."""
-    found = [a for a in reading.graph.aggregations if counts(reading, a)]
-    told = {_edited(reading.graph, a) for a in found} - {None}
-    found = [a for a in reading.graph.aggregations
-             if a in found or _edited(reading.graph, a) in told]  # fmt: skip
+    every = [(a, counts(reading, a), _edited(reading.graph, a)) for a in reading.graph.aggregations]
+    told = {edit for _, messages, edit in every if messages and edit is not None}
+    found = [a for a, messages, edit in every if messages or edit in told]
     sums = [a for a in found if not is_normalised(reading.flow, a)]
     mean = sum(a.gamma for a in sums) / len(sums) if sums else 1.0
     out = {}
