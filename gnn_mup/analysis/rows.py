@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import NamedTuple
 
@@ -140,12 +140,24 @@ class Rows(Features):
             return True
         if len(step.sources) < 2 or self.program.shape(step.sources[0])[step.axis or 0] < 2:
             return False  # one row is put somewhere: nothing is added up
-        target = self.program.origin(step.sources[1])[0]
-        return any(self._other_end(source, target) for source in self._gathers(step))
+        ends = [
+            (rows, chosen)
+            for rows, chosen in self._gathers(step)
+            if self._other_end(*(self.program.origin(i)[0] for i in (chosen, step.sources[1])))
+        ]
+        if any(self.same_rows(rows, step.index) or self._two_ends(chosen, step.sources[1])
+               for rows, chosen in ends):  # fmt: skip
+            return True
+        given = [chosen for _, chosen in ends if self.is_relation(chosen)]
+        # Rows that know two ends, and are collected by neither, are pooled: edges of a graph.
+        return bool(given) and (
+            len({self.program.origin(chosen)[0] for chosen in given}) == 1
+            or any(self._shared(chosen, step.sources[1]) for chosen in given)
+        )
 
-    def _gathers(self, scatter: Step) -> Iterator[int]:
-        """Indices by which rows of features were gathered for a scatter, by this layer: relations,
-        or any that chose among the very rows that are collected."""
+    def _gathers(self, scatter: Step) -> list[tuple[int, int]]:
+        """The rows of features that were gathered for a scatter, by this layer, with the indices
+        that chose them; of learned ones, if there are any."""
 
         def onward(here: int) -> list[int]:
             step = self.program[here]
@@ -153,16 +165,10 @@ class Rows(Features):
             stops = collected or self._picks_features(step)
             return [] if stops else [s for s in step.sources if self.graph[s].floating]
 
-        # What no layer reads any more is pooled, or a loss.
-        layer = self.graph.descendants[scatter.index] & self.contractions
         steps = (self.program[i] for i in reached(scatter.sources[:1], onward))
-        for step in filter(self._picks_features, steps):
-            same = self.same_rows(step.sources[0], scatter.index)
-            for chosen in step.sources[1:]:
-                ends = chosen, scatter.sources[1]
-                given = self.is_relation(chosen) and (layer or self._shared(*ends))
-                if same or given or self._two_ends(*ends):
-                    yield self.program.origin(chosen)[0]
+        found = [(step.sources[0], chosen) for step in filter(self._picks_features, steps)
+                 for chosen in step.sources[1:]]  # fmt: skip
+        return [pair for pair in found if self.weights[pair[0]]] or found
 
     def _shared(self, one: int, other: int) -> bool:
         """Whether two indices were taken from the same numbers: both ends of given edges."""
