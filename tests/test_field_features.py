@@ -72,6 +72,28 @@ def test_a_bias_written_into_a_part_keeps_its_heads_and_rows_stay_rows() -> None
     assert plan.params["far.weight"].kind == "no-width"
 
 
+class Additive(Stack):
+    """Logits that are a sum of one number for each row and one for each column, behind a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(WIDTH // HEADS, 1), nn.Linear(WIDTH // HEADS, 1)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            v = lin(x).reshape(2, NODES, HEADS, -1).transpose(1, 2)
+            logits = self.left(v) + self.right(v).permute(0, 1, 3, 2)
+            mixed = (logits.softmax(-1) @ v).transpose(1, 2).reshape(2, NODES, WIDTH)
+            x = self.norm(x + mixed)
+        return self.dec(x)
+
+
+def test_logits_that_are_sums_leave_rows_rows() -> None:
+    assert planned(Additive(), torch.randn(2, NODES, FEATURES)).depth == DEPTH
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_an_example_that_cannot_be_measured_is_refused(value: float) -> None:
     broken = X.clone()

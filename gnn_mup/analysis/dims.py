@@ -293,8 +293,7 @@ class Dims:
             found = set()  # a mean over features
         if step.how is How.RESHAPE and self._squeezed(step):
             return set()  # one score for each row has no features
-        kept = (Kind.CONTRACT, Kind.PICK, Kind.REDUCE, Kind.ROWS, Kind.SCATTER, Kind.NORM,
-                Kind.WRITE)  # fmt: skip
+        kept = (Kind.CONTRACT, Kind.PICK, Kind.REDUCE, Kind.WRITE)
         if handed_on or step.kind in kept:
             for number, operand in enumerate(step.operands):
                 learned = self.flow.pure(operand.node) and self.flow.between_rows(step, number)
