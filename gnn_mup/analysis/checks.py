@@ -245,6 +245,34 @@ def unknown_growth(reading: Reading) -> Iterator[Note]:
 
 
 @check
+def unknown_operations(reading: Reading) -> Iterator[Note]:
+    """Operations without a handler: how they use weights, and what they make of features."""
+    program, flow, unknown = reading.program, reading.flow, reading.uses.unknown
+    for operation in dict.fromkeys(unknown.values()):
+        names = fold_names([n for n, op in unknown.items() if op == operation])
+        yield Note(
+            Code.UNKNOWN_OPERATION,
+            f"{operation} is not known to the trace; its weights were taken as (out, in): "
+            f"{', '.join(names)}. Say how the layer uses them with @gnn_mup.describes(...)",
+        )
+    blind: dict[str, list[Node]] = {}
+    for index, operation in program.unknown.items():
+        sources = program[index].sources
+        features = any(flow.data[s] and flow.weights[s] for s in sources)
+        told = any(map(flow.pure, sources))  # how it uses its weights is described, or measured
+        live = reading.graph.live >> index & 1 and reading.graph[index].floating
+        if features and live and not told:
+            blind.setdefault(operation, []).append(reading.graph[index])
+    for operation, nodes in blind.items():
+        yield from at_their_lines(
+            Code.UNKNOWN_OPERATION,
+            nodes,
+            f"{operation} is not known to the trace: which axes of its result hold features was "
+            "not seen, so look at the layers behind it, and say what is wrong with roles={...}",
+        )
+
+
+@check
 def tied_to_data(reading: Reading) -> Iterator[Note]:
     """Streams that are the data itself, or that data of as many columns is added to."""
     dims, steps = reading.dims, reading.streams.steps

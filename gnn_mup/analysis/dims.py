@@ -128,6 +128,9 @@ class Dims:
             if here[axis] != shape[target]:
                 if step.kind is Kind.PICK and axis == step.axis and out[target] is None:
                     out[target] = self._part_of(dim, shape[target])
+                elif step.how in (How.TILED, How.PATCHES) and shape[target] % here[axis] == 0:
+                    times = self._fresh(shape[target] // here[axis])
+                    out[target] = (*times, *dim) if step.how is How.TILED else (*dim, *times)
                 continue
             known = out[target]
             if known is None:

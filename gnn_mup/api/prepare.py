@@ -262,17 +262,6 @@ def _remarks(
                 "@gnn_mup.describes(...)",
             )
         )
-    unknown = reading.uses.unknown
-    for operation in dict.fromkeys(unknown.values()):
-        names = [n for n, op in unknown.items() if op == operation]
-        alarms.append(
-            Note(
-                Code.UNKNOWN_OPERATION,
-                f"{operation} is not known to the trace; its weights were taken as (out, in): "
-                f"{', '.join(fold_names(names))}. Say how the layer uses them with "
-                "@gnn_mup.describes(...)",
-            )
-        )
     if base is not None and base.adds_per_block is not None:
         here = adds_per_block(findings)
         if here is not None and abs(here - base.adds_per_block) > 1e-6:

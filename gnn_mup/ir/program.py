@@ -57,6 +57,8 @@ class How(Enum):
 
     PLAIN = ""
     RESHAPE = "reshape"
+    TILED = "an axis several times over"
+    PATCHES = "each entry of an axis as a patch of several"
     NOISE = "noise"
     POSITIVE = "keeps positive numbers"
     ACTIVATION = "activation"

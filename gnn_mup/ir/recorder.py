@@ -23,6 +23,7 @@ from .expand import COMPOUND, Made, expanded
 from .frames import Owners, callers, handed_on, is_plumbing
 from .graph import Aggregation, Graph, Node, Ref, Site, refs
 from .magnitudes import rms, row_sum, unweighted, weighted_operand
+from .opset import is_known
 
 T = TypeVar("T")
 TAG = "_gnn_mup_node"
@@ -184,7 +185,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operand = weighted_operand(self.graph, name, args, self.node_of)
         result = func(*args, **kwargs)
         site = None
-        if name in _WITH_SITE:
+        if name in _WITH_SITE or not is_known(name):
             sums = name in COMPOUND and self._features(result)(encoded[0])
             site = self._site("add" if sums else name, messages is not None)
         written = [args[i] for i in self._written(func) if i < len(args)]

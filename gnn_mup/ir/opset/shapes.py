@@ -52,9 +52,25 @@ def _alias(seen: Seen) -> Step:
     return seen.step(Kind.VIEW, [seen.same(source)])
 
 
-@op("expand expand_as repeat broadcast_to")
+@op("expand expand_as broadcast_to")
 def _expand(seen: Seen) -> Step:
     return seen.step(Kind.VIEW, [seen.same(seen.tensors()[0])])
+
+
+@op("repeat")
+def _repeat(seen: Seen) -> Step:
+    source = seen.tensors()[0]
+    shift = len(seen.shape) - seen.rank(source)
+    axes = tuple(i + shift for i in range(seen.rank(source)))
+    return seen.step(Kind.VIEW, [Operand(source, axes)], How.TILED)
+
+
+@op("im2col pixel_unshuffle")
+def _patches(seen: Seen) -> Step:
+    """``unfold``: (rows, channels, places) becomes (rows, channels x window, windows)."""
+    source = seen.tensors()[0]
+    axes = tuple(i if i < 2 else None for i in range(seen.rank(source)))
+    return seen.step(Kind.VIEW, [Operand(source, axes)], How.PATCHES)
 
 
 @op("native_dropout dropout feature_dropout alpha_dropout")
@@ -127,8 +143,13 @@ def _split(seen: Seen) -> Step:
     return _picked(seen, seen.axis(seen.arg(2, "dim", 0)))
 
 
-@op("roll flip rot90 tril triu constant_pad_nd pad reflection_pad1d replication_pad1d "
-    "sort topk unfold as_strided diagonal upsample_nearest1d")  # fmt: skip
+@op("""
+    roll flip rot90 tril triu constant_pad_nd pad reflection_pad1d replication_pad1d
+    reflection_pad2d replication_pad2d reflection_pad3d replication_pad3d sort topk kthvalue unfold
+    as_strided diagonal channel_shuffle col2im pixel_shuffle upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d
+    upsample_bicubic2d grid_sampler_2d grid_sampler_3d
+""")
 def _reordered(seen: Seen) -> Step:
     """The same features in another order, fewer, or beside zeros."""
     source = seen.tensors()[0]
