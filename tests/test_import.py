@@ -14,15 +14,13 @@ from gnn_mup.extras import EXTRAS
 
 HEAVY = ("mup", "matplotlib", "optuna", "sklearn", "scipy", "seaborn", "pandas", "IPython")
 CODE = f"""
-import json, sys, time
-start = time.process_time()
+import json, sys
 import torch, torch_geometric.data, torch_geometric.nn, torch_geometric.transforms
-between = time.process_time()
 before = set(sys.modules)
 import gnn_mup
 from gnn_mup import apply_transfer
-seconds = [between - start, time.process_time() - between]
 after_import = set(sys.modules)
+packages = {{name.partition(".")[0] for name in after_import - before}}
 from torch_geometric.nn import GCNConv
 
 class Net(torch.nn.Module):
@@ -37,41 +35,37 @@ groups = gnn_mup.apply_transfer(Net())
 str(groups.plan)
 heavy = {HEAVY!r}
 new = lambda later: [name for name in heavy if name in later and name not in before]
-print(json.dumps([seconds, new(after_import), new(set(sys.modules))]))
+brought = sorted(packages - set(sys.stdlib_module_names))
+print(json.dumps([brought, new(after_import), new(set(sys.modules))]))
 """
+Found = tuple[list[str], list[str], list[str]]
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[list[float], list[str], list[str]]:
+def found() -> Found:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    seconds, imported, applied = json.loads(done.stdout.splitlines()[-1])
-    return seconds, imported, applied
+    brought, imported, applied = json.loads(done.stdout.splitlines()[-1])
+    return brought, imported, applied
 
 
-def test_heavy_libraries_are_not_imported(found: tuple[list[float], list[str], list[str]]) -> None:
+def test_heavy_libraries_are_not_imported(found: Found) -> None:
     """Beyond those that PyG itself brings (it imports pandas where that is installed)."""
     assert found[1] == []
     assert found[2] == []
 
 
-def test_importing_takes_little_beside_torch_and_pyg(
-    found: tuple[list[float], list[str], list[str]],
-) -> None:
-    """At most 0.2 s where torch and PyG take 2.5, as on an idle machine: CPU time, as a ratio,
-    since other work on the machine slows both alike."""
-    libraries, own = found[0]
-    assert own / libraries < 0.2 / 2.5
+def test_importing_brings_nothing_beside_torch_and_pyg(found: Found) -> None:
+    """What that takes in seconds is in `benchmarks/run.py`."""
+    assert {name for name in found[0] if not name.startswith("_")} <= {"gnn_mup", "yaml"}
 
 
 def test_the_help_of_the_command_does_not_wait_for_torch() -> None:
     code = (
-        "import sys, time; from gnn_mup.cli import main; code = main(['--help']); "
-        "print(code, 'torch' in sys.modules, 'numpy' in sys.modules, time.process_time())"
+        "import sys; from gnn_mup.cli import main; code = main(['--help']); "
+        "print(code, 'torch' in sys.modules, 'numpy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    *words, seconds = done.stdout.splitlines()[-1].split()
-    assert words == ["0", "False", "False"]
-    assert float(seconds) < 0.5
+    assert done.stdout.splitlines()[-1].split() == ["0", "False", "False"]
 
 
 def test_every_public_name_is_there_when_asked_for() -> None:
