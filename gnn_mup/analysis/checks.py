@@ -195,11 +195,12 @@ def _by_own_length(reading: Reading, index: int) -> bool:
 
 
 def _read_by_weight(reading: Reading, index: int) -> bool:
-    kept = (Kind.VIEW, Kind.POINTWISE, Kind.ROWS, Kind.SCATTER, Kind.SUM, Kind.REDUCE)
+    kept = (Kind.VIEW, Kind.PICK, Kind.JOIN, Kind.WRITE, Kind.POINTWISE, Kind.ROWS, Kind.SCATTER,
+            Kind.SUM, Kind.REDUCE)  # fmt: skip
 
     def through(step: Step) -> bool:
         divides = step.kind is Kind.PRODUCT and step.operands[-1].power < 0
-        return step.kind in kept or divides
+        return step.kind in kept or divides or bool(reading.flow.mixing >> step.index & 1)
 
     after = reading.program.ahead(index, through)
     return any(reading.flow.contractions >> step.index & 1 for step in after)

@@ -99,6 +99,7 @@ class Dims:
         of an axis that was split off from others: there it may be one of two sorts of heads."""
         axis, known = step.axis, step.operands and step.only.axes
         gone = axis is not None and bool(known) and axis < len(known) and known[axis] is None
+        gone = gone and len(known) == len(self.program.shape(step.index)) + 1
         if not gone or step.how is not How.PLAIN or axis != self.feature_axis[step.only.node]:
             return False
         split = {self.atoms.find(a) for parts in self.atoms.parts.values() for a in parts}

@@ -11,6 +11,7 @@ from ..ir.program import How, Kind, Operand, Step
 from .rows import Rows
 
 _THROUGH = frozenset({Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.NORM})
+_ALIKE = frozenset({Kind.VIEW, Kind.POINTWISE, Kind.PRODUCT, Kind.REDUCE, Kind.JOIN})
 
 
 class Flow(Rows):
@@ -66,12 +67,35 @@ class Flow(Rows):
             return ()
         return stack.sources
 
+    def listed_states(self, step: Step) -> tuple[int, ...]:
+        """What a sum or mean over the axis of a list adds up, whatever was done with its entries
+        before, with all of them alike: weighed (not with weights that sum up to one over the list),
+        reduced, joined with those of another list."""
+        index, axis = step.only.node, step.axis
+        while step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN) and axis is not None:
+            here = self.program[index]
+            if here.kind is Kind.JOIN and here.axis == axis:
+                return here.sources if here.stacked else ()
+            taken = [(o.node, o.axes.index(axis)) for o in here.operands if axis in o.axes]
+            average = any(self._sums_to_one(i, a) for i, a in [(index, axis), *taken])
+            if here.kind not in _ALIKE or here.how is How.RESHAPE or average or not taken:
+                return ()
+            index, axis = taken[0]
+        return ()
+
+    def _sums_to_one(self, index: int, axis: int) -> bool:
+        """Whether a value is a softmax over an axis, or in another shape, over some axis."""
+        origin = self.program.origin(index)[0]
+        soft = self.program[origin].how is How.SOFTMAX
+        return soft and (origin != index or self.program[origin].axis == axis)
+
     def _normalised(self, a: Operand, b: Operand) -> tuple[int, ...]:
         """``x / std(x)`` carries x; a gate, which knows of weights, carries nothing."""
         for value, scale in ((a, b), (b, a)):
             if value.power != 1:
                 continue
-            narrow = len(self.program.shape(scale.node)) - 1 not in [
+            before = self.program.shape(self.program.origin(scale.node)[0])  # it was expanded
+            narrow = before[-1:] == (1,) or len(self.program.shape(scale.node)) - 1 not in [
                 i for i, axis in enumerate(scale.axes) if axis is not None
             ]
             if narrow and not self._ancestors(scale.node) & self.contractions:

@@ -89,7 +89,7 @@ def addends(flow: Flow, step: Step) -> list[tuple[int, float]]:
     if step.kind is Kind.SUM:
         found = [(o.node, o.coefficient) for o in step.operands if flow.is_summand(step, o)]
         return found if len(found) == len(step.operands) > 1 else []
-    parts = flow.summed_states(step)
+    parts = flow.listed_states(step)
     share = 1.0 / len(parts) if step.how is How.MEAN and parts else 1.0
     return [(p, share) for p in parts] if len(parts) > 1 else []
 

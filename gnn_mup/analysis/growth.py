@@ -39,10 +39,14 @@ class Growth(Origins):
         self.growing = self.owned & self._read & self._made
         flowing = self.atoms.classes(self.of[s][-1] for s in streams)
         ends = self._ends - flowing
-        rows = self.given | self.atoms.classes([*self.counted, *self._own_axes[True]])
+        rows = self.given | self.atoms.classes(self.counted) | self._own_rows
         rows |= self.atoms.classes(self.shared) - self.atoms.classes(self.summed)
-        fixed = rows | {a for a in ends if not self._one_of_a_list(a)} | self._heads(rows)
-        self.growing -= fixed | self._only_made
+        fixed = rows | self._heads(rows)
+        ends = {a for a in ends if not self._one_of_a_list(a)}
+        inner = self.growing - fixed - self._only_made
+        if inner - ends:  # else what is returned is the only width that there is: embeddings
+            fixed, inner = fixed | ends, inner - ends
+        self.growing = inner
         self._fixed = fixed
         self._derive(fixed)
         self._follow_known()

@@ -141,6 +141,7 @@ def _divided_by_way_of(flow: Flow, index: int, first: int, by: AbstractSet[int])
         # One layer on the sum may come before the division, and nothing else.
         layer = bool(flow.contractions >> use & 1)
         pair = step.kind is Kind.SUM and len(step.operands) == 2
+        pair |= step.kind is Kind.SCATTER and step.sources[2:] == (here,)  # more is added to it
         single = step.kind in (Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.ROWS) or (
             len(step.operands) == 1
         )

@@ -129,6 +129,12 @@ class Origins(Dims):
                 known |= self.atoms.classes(found[True]) if rows else set()
         return found
 
+    @cached_property
+    def _own_rows(self) -> set[int]:
+        """Classes of rows that weights bring along, and that are features of no layer: the matrix
+        between two factors of attention (``time x nodes @ w @ channels x time``) has such."""
+        return self.atoms.classes(self._own_axes[True]) - self.atoms.classes(self._own_axes[False])
+
     def _lies_last(self, step: Step, weight: int) -> bool:
         """Whether the weight of a product sums over the last axis of what was brought along, as a
         layer does that is applied to its channels, wherever they stood before."""

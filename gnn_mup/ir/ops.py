@@ -1,4 +1,4 @@
-"""What the aten operations mean for lineage: names only, no tensors.
+"""What the aten operations mean for lineage.
 
 Whoever is outside `ir` asks an `Op`, or a node of the graph, what it does.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 
 def names(text: str) -> frozenset[str]:
@@ -94,6 +96,18 @@ def base_name(qualified: str) -> str:
     """'aten.add_.Tensor' -> 'add_'; 'mylib.fused.default' -> 'mylib.fused'."""
     space, name, *_ = [*qualified.replace("::", ".").split("."), ""]
     return name if space in ("aten", "prims") else f"{space}.{name}"
+
+
+def spelled(name: str, args: tuple[Any, ...]) -> str:
+    """One name for one operation: ``adj @ x``, ``adj.mm(x)`` and ``torch.sparse.mm(adj, x)``."""
+    first, second = CONTRACTED.get(name, (0, 0))
+    if name in ("mm", "addmm") and _is_sparse(args[first]) and not _is_sparse(args[second]):
+        return f"_sparse_{name}"
+    return name
+
+
+def _is_sparse(tensor: Any) -> bool:
+    return getattr(tensor, "layout", torch.strided) is not torch.strided
 
 
 @dataclass(frozen=True)
