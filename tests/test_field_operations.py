@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gnn_mup import Plan, plan_transfer
+from gnn_mup import Plan, apply_transfer, plan_transfer, remove_transfer
 
 NODES, FEATURES, OUT, WIDTH = 11, 7, 3, 24
 X = torch.randn(NODES, FEATURES, generator=torch.Generator().manual_seed(0))
@@ -240,3 +240,161 @@ def test_a_weight_between_rows_and_channels_leaves_channels_channels() -> None:
     plan = planned(Bilinear(), PICTURES)
     kinds = [str(plan.params[f"{name}.weight"].kind) for name in ("enc", "lin", "dec", "channels")]
     assert kinds == ["data-in", "width-to-width", "width-out", "width-out"]
+
+
+# -- what blind batch 25 showed --------------------------------------------------------------------
+
+ROWS = torch.randn(USERS, FEATURES, generator=torch.Generator().manual_seed(3))
+
+
+class AddedTo(nn.Module):
+    """A residual step in one call: rows are collected, and added to the stream."""
+
+    def __init__(self, spelling: str) -> None:
+        super().__init__()
+        self.spelling = spelling
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.lins = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            rows = lin(x)[edges[0]].relu()
+            if self.spelling == "x + sum":
+                x = x + torch.zeros_like(x).index_add(0, edges[1], rows)
+            elif self.spelling == "x.index_add":
+                x = x.index_add(0, edges[1], rows)
+            elif self.spelling == "torch.index_add":
+                x = torch.index_add(x, 0, edges[1], rows, alpha=1)
+            elif self.spelling == "x.index_add_":
+                x = x.clone()
+                x.index_add_(0, edges[1], rows)
+            else:
+                x = x.scatter_add(0, edges[1][:, None].expand_as(rows), src=rows)
+        return self.dec(x)
+
+
+def test_rows_that_are_added_to_the_stream_at_once_are_a_branch() -> None:
+    plans, outputs = [], []
+    for spelling in ("x + sum", "x.index_add", "torch.index_add", "x.index_add_", "scatter_add"):
+        torch.manual_seed(0)
+        model = AddedTo(spelling)
+        plan = apply_transfer(model, (ROWS, EDGES), base="paper").plan
+        branches = [(b.factor, b.count) for b in plan.scaled_branches()]
+        plans.append((plan.depth, branches, [round(m.factor, 6) for m in plan.messages]))
+        outputs.append(model(ROWS, EDGES))
+        remove_transfer(model)
+    assert plans[0][:2] == (DEPTH, [(1 / DEPTH, DEPTH)])
+    assert all(plan == plans[0] for plan in plans)
+    assert all(torch.allclose(out, outputs[0], atol=1e-6) for out in outputs)
+
+
+class OwnTermFirst(nn.Module):
+    """Messages that are added, in place, to the row's own term: gamma is theirs alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.own, self.lin = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        rows = self.own(x)
+        rows.index_add_(0, edges[1], self.lin(x[edges[0]]))
+        return self.dec(rows.relu())
+
+
+def test_gamma_is_measured_on_messages_alone() -> None:
+    model = OwnTermFirst()
+    plan = apply_transfer(model, (ROWS, EDGES), base="paper", init="keep").plan
+    (message,) = plan.messages
+    x = model.enc(ROWS)
+    sent = model.lin(x[EDGES[0]])
+    alone = torch.zeros_like(x).index_add(0, EDGES[1], sent)
+    ratio = (alone.square().mean() / sent.square().mean()).item() ** 0.5
+    assert message.gamma == pytest.approx(ratio)
+    expected = model.dec((model.own(x) + alone / message.gamma).relu())
+    assert torch.allclose(model(ROWS, EDGES), expected, atol=1e-5)
+
+
+class LearnedDense(nn.Module):
+    """A dense adjacency that is learned: as it is, by a softmax, over its degrees, or (no weight
+    learns from that) by which of its entries are large."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.one, self.two = nn.Linear(FEATURES, 5), nn.Linear(FEATURES, 5)
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        adj = torch.sigmoid(self.one(x[0]) @ self.two(x[0]).t())
+        if self.form == "softmax":
+            adj = torch.softmax(adj, -1)
+        elif self.form != "plain":
+            adj = (adj > 0.5).float() if self.form == "large" else adj
+            root = torch.diag_embed(adj.sum(-1).clamp(min=1) ** -0.5)
+            adj = root @ adj @ root
+        h = adj @ self.lin(self.enc(x).relu())
+        return self.dec(torch.cat([h, h.relu()], -1).sum(1)[:, :WIDTH])
+
+
+@pytest.mark.parametrize("form", ["plain", "softmax", "degrees", "large"])
+def test_a_learned_adjacency_has_a_gamma_unless_it_is_normalised(form: str) -> None:
+    x = torch.randn(3, USERS, FEATURES, generator=torch.Generator().manual_seed(5))
+    plan = planned(LearnedDense(form), x)
+    assert any(not m.normalised for m in plan.messages) is (form == "plain")
+    assert "sum-pooling" in {note.code for note in plan.warnings}
+
+
+class TwoWays(nn.Module):
+    """Two stacks of residual steps beside each other, whose average the next layer takes up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.left = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.right = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for left, right in zip(self.left, self.right, strict=True):
+            near = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
+            one = x + left(near).relu()
+            two = x + right(x).relu()
+            x = (one + two) * 0.5
+        return self.dec(x)
+
+
+def test_the_average_of_two_ways_is_no_scaled_skip() -> None:
+    plan = plan_transfer(TwoWays(), (ROWS, EDGES), base="paper", audit=False)
+    assert plan.depth == DEPTH
+    assert [b.factor for b in plan.scaled_branches()] == [1 / DEPTH, 1 / DEPTH]
+    assert "width-only" not in {note.code for note in plan.warnings}
+
+
+class Settings(dict):  # type: ignore[type-arg]
+    """A dictionary whose entries are attributes, as trainers have them."""
+
+    def __getattr__(self, name: str) -> object:
+        return self[name]
+
+
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lins = nn.ModuleList([nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for lin in self.lins:
+            x = lin(x).relu()
+        return x
+
+
+def test_containers_and_scripted_lists_of_any_sort_do_no_harm() -> None:
+    parts = nn.Linear(FEATURES, WIDTH), torch.jit.script(Scripted()), nn.Linear(WIDTH, OUT)
+    model = nn.Sequential(*parts)
+    model.settings = Settings(width=WIDTH)  # type: ignore[assignment]
+    assert planned(model, ROWS).width == WIDTH
+    assert model.settings == {"width": WIDTH}

@@ -98,7 +98,8 @@ def pooling(reading: Reading) -> Iterator[Note]:
                 continue
             product = program[source]
             parts = product.sources if product.kind is Kind.PRODUCT else (source,)
-            stacks = [program[program.origin(p)[0]].kind is Kind.JOIN for p in parts]
+            origins = [program[program.origin(p)[0]] for p in parts]
+            stacks = [o.kind is Kind.JOIN and o.axis == step.axis for o in origins]
             # Fewer summands than rows left: relations or heads (HAN), not nodes.
             fewer = rows[0] > left[0] or step.axis > 0
             over = not any(stacks) and fewer and reading.is_wide(step.index)

@@ -41,7 +41,8 @@ class Features:
                 self.data[here] = (given and node.param is None) or here in rows
                 continue
             self.data[here] = any(self.data[p] for p in step.sources)
-            self.weights[here] = any(self.weights[p] for p in step.sources)
+            # Whole numbers, and whether one is larger than another, learn nothing.
+            self.weights[here] = node.floating and any(self.weights[p] for p in step.sources)
             if step.kind is Kind.CONTRACT and not self.data[here] and self.weights[here]:
                 both = [self.weights[p] for p in step.sources[:2]]
                 self.data[here] = not all(both)

@@ -31,6 +31,10 @@ class Verdict(Enum):
     MERGE = "summands carry the stream"
 
 
+ONCE = {Verdict.NONE, Verdict.LONG, Verdict.NESTED, Verdict.INSIDE, Verdict.READOUTS}
+"""What a sum may be for itself: the others of its expression need not be the same."""
+
+
 @dataclass(frozen=True)
 class Leaf:
     """A summand: the value in the sum, what it is a multiple of, its constant coefficient, and the
@@ -202,4 +206,4 @@ def products_in(flow: Flow, leaf: Leaf) -> Iterator[tuple[int, int]]:
         yield from ((a.node, b.node), (b.node, a.node))
 
 
-__all__ = ["Leaf", "Sum", "Verdict", "addends", "expression_of", "products_in", "sums_of"]
+__all__ = ["ONCE", "Leaf", "Sum", "Verdict", "addends", "expression_of", "products_in", "sums_of"]

@@ -69,7 +69,11 @@ class Growth(Origins):
         bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
         owned, known = self.owned, self._known
-        together = self.atoms.classes((atom,) for atom in self.joins)  # as large as its parts are
+        # As large as its parts are, of which one grows by itself where it is cut into them.
+        together = self.atoms.classes((atom,) for atom in self.joins)
+        together |= self.atoms.classes(self.made_of[atom] for atom in self.part
+                                       if owned & self.growing & self.atoms.classes([(atom,)])
+                                       - self.atoms.classes([self.made_of[atom]]))  # fmt: skip
         open_: dict[int, int] = {}
         for atom in sorted(made & owned - self._fixed - known.keys()):
             (self.growing.add if self.atoms.size[atom] == width else self.growing.discard)(atom)

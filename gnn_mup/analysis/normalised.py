@@ -103,7 +103,7 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
             if divided and (not by or rows & by):
                 return True
             continue
-        given = step.kind is Kind.CONTRACT and not flow.weights[here]  # D^-1/2 A D^-1/2
+        given = step.kind is Kind.CONTRACT and _relates(flow, step)  # D^-1/2 A D^-1/2
         if step.kind in (Kind.CONTRACT, Kind.NORM, Kind.LEAF, Kind.OPAQUE) and not given:
             continue
         inverse = divided or step.how is How.RECIPROCAL
@@ -113,6 +113,13 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
                 seen.add(state)
                 waiting.append(state)
     return False
+
+
+def _relates(flow: Flow, step: Step) -> bool:
+    """Whether a product is one of relations between rows: no weight, or square matrices."""
+    shapes = [flow.program.shape(i)[-2:] for i in (step.index, *step.sources[:2])]
+    square = all(shape == shapes[0] and len(set(shape)) == 1 for shape in shapes)
+    return not flow.weights[step.index] or (square and not flow.contractions >> step.index & 1)
 
 
 def _divided(flow: Flow, index: int, by: AbstractSet[int]) -> bool:
@@ -141,7 +148,6 @@ def _divided_by_way_of(flow: Flow, index: int, first: int, by: AbstractSet[int])
         # One layer on the sum may come before the division, and nothing else.
         layer = bool(flow.contractions >> use & 1)
         pair = step.kind is Kind.SUM and len(step.operands) == 2
-        pair |= step.kind is Kind.SCATTER and step.sources[2:] == (here,)  # more is added to it
         single = step.kind in (Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.ROWS) or (
             len(step.operands) == 1
         )

@@ -318,15 +318,16 @@ class Reading:
 
 
 def _commonest(sizes: Counter[int]) -> int:
-    """The size that most others are small multiples or parts of; of these the commonest, the
-    largest."""
+    """The size of more than half of them; else the one that most others are small multiples or
+    parts of, of these the commonest, the largest."""
 
     def fits(size: int) -> int:
         multiples = (n for o, n in sizes.items() if o % size == 0 and o // size <= 8)
         parts = (n for o, n in sizes.items() if o < size and size % o == 0 and size // o <= 4)
         return sum(multiples) + sum(parts)
 
-    return max(sizes, key=lambda size: (fits(size), sizes[size], size))
+    half = sizes.total() / 2
+    return max(sizes, key=lambda size: (sizes[size] > half, fits(size), sizes[size], size))
 
 
 __all__ = ["Reading", "Span"]

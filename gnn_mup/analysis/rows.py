@@ -89,7 +89,10 @@ class Rows(Features):
             learned = self.data[step.index] and self.weights[step.index]
             reshapes = step.how is How.RESHAPE
             if learned and step.kind is not Kind.SCATTER:
+                layer = step.kind is not Kind.CONTRACT or self.contractions >> step.index & 1
                 for operand in step.operands:
+                    if not layer and not self._hands_features_on(operand):
+                        continue  # an adjacency's rows belong to each other, not to the result's
                     pairs = found[operand.node]
                     new = {x: self._after(step, operand, x) for pair in pairs for x in pair}
                     here |= {(a, r) for old in pairs for a in new[old[0]] for r in new[old[1]]}
@@ -100,6 +103,10 @@ class Rows(Features):
                         here |= self._paired(step, operand)
             found.append(here)
         return found
+
+    def _hands_features_on(self, operand: Operand) -> bool:
+        known = self.feature_axes.get(operand.node, {len(operand.axes) - 1})
+        return any(operand.axes[axis] is not None for axis in known)
 
     def _after(self, step: Step, operand: Operand, old: Stretch) -> list[Stretch]:
         """Where a part of an operand's axis is found in the result."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..ir.program import Kind, reached
 from .flow import Flow
-from .forms import Leaf, Sum, Verdict, sums_of
+from .forms import ONCE, Leaf, Sum, Verdict, sums_of
 from .levels import set_levels
 from .nesting import Nesting
 from .overlayers import settle_sums_over_layers
@@ -114,6 +114,8 @@ class Streams(Terms):
         found.carriers = sum(max(round(abs(x.coefficient)), 1) for x in stream)
         found.coefficient = self._coefficient(found.stream, early.root)
         shares = [self._coefficient(x, early.root) for x in stream]
+        if len(stream) > 1 and any(map(self._averages, self.program.live_uses(found.root))):
+            return
         if len(stream) > 1 and any(abs(share - 1.0) > 1e-6 for share in shares):
             found.verdict, found.coefficient = Verdict.SCALED, sum(shares)
         elif found.carriers > 1 and not made:
@@ -305,9 +307,7 @@ class Streams(Terms):
             known = early is None or early.root in self.before or early.lone
             if early is None or known or early.verdict is Verdict.INSIDE:
                 continue
-            kept = found.verdict in (Verdict.STEP, Verdict.SCALED, Verdict.GATE, Verdict.INITIAL,
-                                     Verdict.LEARNED, Verdict.MERGE, Verdict.OVER_LAYERS,
-                                     Verdict.REMADE)  # fmt: skip
+            kept = found.verdict not in ONCE
             if not kept or len(early.leaves) != len(found.leaves):
                 continue
             if found.residual and self._learned_skip(early):  # a stage begins with a projection

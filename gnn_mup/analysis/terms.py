@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from ..ir.program import How, Kind, reached
+from ..ir.program import How, Kind, Step, reached
 from .flow import Flow
 from .forms import Leaf, Sum, addends, products_in
 
@@ -119,10 +119,21 @@ class Terms:
             if not ways:
                 return coefficient
             if step.kind is Kind.PRODUCT and len(step.operands) == 1:
-                coefficient *= step.only.coefficient
+                coefficient *= 1.0 if self._averages(step) else step.only.coefficient
             # What is written over may be a part of the rows: the others are the stream.
             index = ways[0] if step.kind is Kind.WRITE else ways[-1]
         return coefficient
+
+    def _averages(self, step: Step) -> bool:
+        """``(a + b) / 2`` of two ways that one value went beside each other: it goes on whole."""
+        added = self.program[step.only.node] if step.operands else step
+        if step.kind is not Kind.PRODUCT or len(step.operands) != 1 or added.kind is not Kind.SUM:
+            return False
+        common, parts = ~self._roots_of_data, added.sources
+        for part in parts:
+            common &= self.flow.carried[part]
+        mean = abs(step.only.coefficient * len(parts) - 1.0) < 1e-6
+        return len(parts) > 1 and common > 0 and mean
 
     def _normed(self, index: int) -> bool:
         """Whether nothing but norms take up the sum: then only the summands' proportion matters."""

@@ -14,6 +14,7 @@ from .graph import Ref
 
 COMPOUND = ops.names("""
     addcmul addcmul_ addcdiv addcdiv_ lerp lerp_ rsub addmm addmm_ baddbmm baddbmm_ addmv addmv_
+    index_add index_add_ scatter_add scatter_add_
 """)
 
 
@@ -54,6 +55,8 @@ def expanded(
         if beta == 1:
             return [product, ("add", (args[0], Made(0)), options)]
         return [product, ("mul", (args[0], beta), {}), ("add", (Made(1), Made(0)), options)]
+    if plain in ("index_add", "scatter_add") and features(args[0]):
+        return [(name, (None, *args[1:]), dict(kwargs)), ("add", (args[0], Made(0)), {})]
     return [(name, args, dict(kwargs))]
 
 

@@ -196,7 +196,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             self._record_outputs(name, encoded, encoded_kwargs, result, site, operand)
         if site is not None and site.aggregator is None and messages is not None:
-            self._outside(messages, result)
+            self._outside(name, args, messages, result, site)
         return result
 
     def _messages(self, name: str, args: Any) -> Tensor | None:
@@ -205,7 +205,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name in ("mm", "bmm"):
             for relation, rows in ((args[0], args[1]), (args[1], args[0])):
                 a, b = (self.graph[self.node_of(t)] for t in (relation, rows))
-                if b.data and b.weights and not a.weights and self._given(a):
+                pairs = not a.weights or len(set(a.shape[-2:])) == 1  # of rows with rows
+                dense = rows.layout is torch.strided and b.data and b.weights
+                if dense and pairs and self.graph.is_given(a):
                     return rows  # type: ignore[no-any-return]
             return None
         if name in ("scatter_reduce", "scatter_reduce_"):
@@ -217,14 +219,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return args[0] if many and self.graph[self.node_of(args[0])].weights else None
         return args[-1] if name in _SUMS else None
 
-    def _given(self, node: Node) -> bool:
-        """Whether a value was made from what the example or the model brings along."""
-        made = self.graph.members(node.ancestors | node.bit)
-        return any(n.op in ("input", "const") for n in made)
-
-    def _outside(self, messages: Tensor, result: Any) -> None:
+    def _outside(self, name: str, args: Any, messages: Tensor, result: Any, site: Site) -> None:
         """Messages that are summed outside a PyG layer's `aggregate`."""
         node = self.graph[self.node_of(result)]
+        if name in ops.SCATTER and node.adds:  # ``x.index_add(...)``: their sum is added to x
+            node, collect = self.graph[node.index - 1], name.removesuffix("_")
+            node.site, whole = site, result
+            result = self.quietly(lambda: getattr(torch.zeros_like(whole), collect)(*args[1:]))
         if not node.floating or len(node.shape) < 2 or not node.weights:
             return
         size = unweighted(self.graph, self.node_of(messages), messages)

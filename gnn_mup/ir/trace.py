@@ -130,7 +130,8 @@ def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
     finally:
         for holder, before in contents:
             holder.clear()
-            holder.extend(before) if hasattr(holder, "extend") else holder.update(before)
+            many = isinstance(holder, dict | set)
+            holder.update(before) if many else holder.extend(before)
         with torch.no_grad():
             for module, registered in versions:
                 module._buffers.clear()
@@ -149,7 +150,7 @@ def untouched(model: nn.Module, attributes: bool = True) -> Iterator[None]:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether torch.compile runs a module, or the forward of it that is meant to."""
-    forward: Any = module.forward
+    forward: Any = getattr(module, "forward", None)  # a list of scripted layers has none
     decorated = hasattr(forward, "_torchdynamo_orig_callable")
     return (
         type(module).__name__ == "OptimizedModule"

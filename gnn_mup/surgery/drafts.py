@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from ..errors import SurgeryError
 from ..ir.graph import Graph, Position, Site
+from ..ir.program import Kind, Program
 from ..ir.replay import Interventions, Pair
 from ..ir.source import expression_at
 from ..rules.display import fold_names
@@ -256,7 +257,8 @@ def _known(
             continue
         if known.action == action and value == factor:
             return known
-        if not (known.action.startswith("element") and known.action != action):
+        both = {known.action, action} == {"message", "operand1"}  # x.index_add(0, index, rows)
+        if not both and not (known.action.startswith("element") and known.action != action):
             raise TwoMeanings(
                 f"{site.file}:{site.line}: {site.text!r} adds a residual branch in one pass and "
                 "something else in another. Write the two sums on two lines"
@@ -264,4 +266,14 @@ def _known(
     return None
 
 
-__all__ = ["Draft", "Drafts", "Factor", "LeftOut"]
+def rows_added(program: Program, index: int) -> int | None:
+    """The rows that ``x.index_add(...)`` collects and adds to x, where a value is their sum: it is
+    never seen by itself, so its factor stands before the rows."""
+    step = program[index]
+    after = program.uses[index]
+    site = program.node(index).site
+    inside = len(after) == 1 and site is not None and program.node(after[0]).site is site
+    return step.sources[0] if step.kind is Kind.SCATTER and inside else None
+
+
+__all__ = ["Draft", "Drafts", "Factor", "LeftOut", "rows_added"]

@@ -19,7 +19,7 @@ from ..rules.placement import Placement
 from ..rules.plan import Message
 from ..rules.table import query_factor
 from .classes import GAMMA
-from .drafts import Drafts, Factor
+from .drafts import Drafts, Factor, rows_added
 
 _OTHERWISE = (
     "the same expression collects rows in another way too (a maximum, a count), which has no "
@@ -109,8 +109,10 @@ def counts(reading: Reading, aggregation: Aggregation) -> bool:
         return aggregation.messages > 0
     if node.site is None or not reading.flow.mixing >> node.index & 1:
         return False
-    collected = reading.program[node.index].kind in (Kind.SCATTER, Kind.REDUCE)
-    return not collected or not is_normalised(reading.flow, aggregation)  # a softmax's own sum
+    step = reading.program[node.index]
+    learned = [reading.flow.weights[s] for s in step.sources[:2]]
+    given = step.kind is Kind.CONTRACT and not all(learned)
+    return given or not is_normalised(reading.flow, aggregation)  # a softmax, or its own sum
 
 
 def draft_messages(
@@ -142,8 +144,7 @@ def draft_messages(
                 held = drafts.try_edit(site, "message", factor, "gamma")
                 factor = 1.0 if held is None else factor
             if held is not None:
-                seen = [(child.index, index) for child in graph.live_children(index)]
-                drafts.scaled.setdefault(held, []).extend(seen)
+                drafts.scaled.setdefault(held, []).extend(_seen_scaled(reading, index))
         if held is not None and factor != 1.0:
             holders.setdefault(key, []).append(held)
         records.setdefault(key, []).append((aggregation.gamma, factor))
@@ -163,6 +164,15 @@ def draft_messages(
         )
         for (module, file, line), values in records.items()
     ]
+
+
+def _seen_scaled(reading: Reading, index: int) -> list[tuple[int, int]]:
+    """Where a factor on messages is felt, as (step, operand): in whatever reads their sum; in the
+    messages alone where they are added to something that was there before."""
+    rows = rows_added(reading.program, index)
+    if rows is not None:
+        return [(index, rows)]
+    return [(child.index, index) for child in reading.graph.live_children(index)]
 
 
 def _mean(values: Sequence[float]) -> float:

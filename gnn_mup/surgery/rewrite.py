@@ -220,6 +220,8 @@ def called(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
     func = node.func
     if isinstance(func, ast.Name) and func.id == BUILT_IN_SUM:
         return ast.BinOp(node, ast.Mult(), factor)
+    if isinstance(func, ast.Attribute) and func.attr in WITH_ALPHA | FROM_SOURCE and which == 1:
+        return _message(node, factor)  # x.index_add(0, index, rows)
     names = SUMMANDS.get(func.attr.removesuffix("_")) if isinstance(func, ast.Attribute) else None
     if names is None or any(isinstance(a, ast.Starred) for a in node.args):
         raise _cannot(node)
