@@ -53,13 +53,14 @@ class Features:
 
     def _parameter_rows(self) -> frozenset[int]:
         """Parameters that are features, one row per node: their rows go through weights, and are
-        then gathered, collected, mixed or added as rows. A table that is looked up at once is
-        none."""
+        then gathered, collected, mixed or added as rows; or all rows are added to what was made of
+        some of them. A table that is looked up at once is none."""
         rows: dict[int, frozenset[int]] = {}
         made: dict[int, frozenset[int]] = {}  # by weights, from rows, wherever the rows lie now
         layered: set[int] = set()
         met: set[int] = set()
         beside: set[int] = set()
+        added: set[int] = set()
         for step in self.program:
             here = step.index
             if self.graph[here].param is not None and len(self.program.shape(here)) in (1, 2):
@@ -83,9 +84,11 @@ class Features:
                 elif step.kind is Kind.SUM:
                     sizes = {s: [n for n in self.program.shape(s) if n > 1] for s in step.sources}
                     met |= {row for s in sizes if len(sizes[s]) > 1 for row in made.get(s, ())}
+                    whole = [s for s in sizes if self.program.shape(s) == self.program.shape(here)]
+                    added |= {row for s in whole if len(sizes[s]) > 1 for row in rows.get(s, ())}
                 elif step.kind is Kind.JOIN and step.axis == len(self.program.shape(here)) - 1:
                     beside |= frozenset().union(*found) if len(found) < len(step.sources) else set()
-        return frozenset(beside | (met & layered))
+        return frozenset(beside | (met & (layered | added)))
 
     def _rows_kept(self, step: Step, rows: dict[int, frozenset[int]]) -> frozenset[int]:
         """The parameters whose rows the rows of a value of weights are."""

@@ -44,8 +44,8 @@ class Growth(Origins):
         fixed = rows | self._heads(rows)
         ends = {a for a in ends if not self._one_of_a_list(a)}
         inner = self.growing - fixed - self._only_made
-        if inner - ends:  # else what is returned is the only width that there is: embeddings
-            fixed, inner = fixed | ends, inner - ends
+        if inner - ends or not inner & self.atoms.classes(self.summed):
+            fixed, inner = fixed | ends, inner - ends  # else embeddings: the only width there is
         self.growing = inner
         self._fixed = fixed
         self._derive(fixed)

@@ -63,7 +63,8 @@ class Nesting:
                 continue
             if any(self.flow.carried[x.node] >> early.root & 1 for x in found.leaves):
                 continue
-            if self._round_steps(early.root, found.root, roots):
+            learned = self.flow.learned(early.root, found.root)  # else (Sinkhorn) it is no layer
+            if learned and self._round_steps(early.root, found.root, roots):
                 found.verdict = Verdict.REMADE
 
     def _round_steps(self, start: int, end: int, roots: set[int]) -> bool:

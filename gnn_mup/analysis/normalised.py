@@ -130,9 +130,9 @@ def _divided(flow: Flow, index: int, by: AbstractSet[int]) -> bool:
 
 
 def _divided_by_way_of(flow: Flow, index: int, first: int, by: AbstractSet[int]) -> bool:
-    waiting, seen = [(index, first, False, False)], {first}
+    waiting, seen = [(index, first, False, False, False)], {first}
     while waiting:
-        here, use, joined, learned = waiting.pop()
+        here, use, joined, learned, sent = waiting.pop()
         step = flow.program[use]
         if step.how is How.RECIPROCAL and not learned:
             return True
@@ -140,6 +140,8 @@ def _divided_by_way_of(flow: Flow, index: int, first: int, by: AbstractSet[int])
             below = [o.node for o in step.operands if o.power < 0]
             if here in below and not learned:
                 return True
+            if sent:  # to other rows: what they are weighed with there is the next layer's affair
+                continue
             if below and (not joined or _collected(flow, below[0])) and _counts(flow, below[0]):
                 return True
             if by and any(s != here and _is_weighting(flow, s, by) for s in step.sources):
@@ -155,7 +157,8 @@ def _divided_by_way_of(flow: Flow, index: int, first: int, by: AbstractSet[int])
         if step.kind is Kind.VIEW if learned else layer or pair or single:
             new = [after for after in flow.program.uses[use] if after not in seen]
             seen.update(new)
-            waiting += [(use, after, joined or pair, learned or layer) for after in new]
+            sent |= step.kind is Kind.ROWS and any(map(flow.is_relation, step.sources[1:]))
+            waiting += [(use, after, joined or pair, learned or layer, sent) for after in new]
     return False
 
 

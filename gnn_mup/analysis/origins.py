@@ -35,8 +35,10 @@ class Origins(Dims):
 
     @cached_property
     def columns(self) -> set[int]:
-        """Classes of the last axes of what the example brings along: features, coordinates."""
-        return self.atoms.classes(dims[-1] for dims in self._data if len(dims) > 1)
+        """Classes of the last axes of what the example brings along, where they are nowhere an
+        axis before the last (nodes of a dense adjacency are): features, coordinates."""
+        before = self.atoms.classes(dim for dims in self._data for dim in dims[:-1])
+        return self.atoms.classes(dims[-1] for dims in self._data if len(dims) > 1) - before
 
     @cached_property
     def _numbers(self) -> set[int]:
@@ -67,9 +69,9 @@ class Origins(Dims):
 
     @cached_property
     def _ends(self) -> set[int]:
-        """Classes of outputs that no weight reads: ``return self.head(h), h`` hands features out
-        beside what is made of them."""
-        graph, weights = self.program.graph, self.flow.contractions
+        """Classes of outputs that no weight reads: ``return self.head(h), h`` and ``return a @ b.T,
+        a, b`` hand features out beside what is made of them."""
+        graph, weights = self.program.graph, self.flow.contractions | self.flow.dot_products
         last = [i for i in self._outputs if not graph.descendants[i] & weights & graph.live]
         return self.atoms.classes(map(self.features, last))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ..ir.program import Kind
+from ..ir.program import Kind, Step
 from .flow import Flow
 from .forms import Leaf, Sum, Verdict
 
@@ -69,9 +69,18 @@ def brought_in(found: Sum) -> list[Leaf]:
 
 
 def _made_one_from_the_other(flow: Flow, leaves: list[Leaf]) -> bool:
+    layers = flow.contractions | sum(n.bit for n in flow.graph.members(flow.mixing)
+                                     if _mixes_features(flow, flow.program[n.index]))  # fmt: skip
     return len(leaves) > 1 and all(
-        flow.graph[b.node].ancestors >> a.origin & 1 for a, b in pairwise(leaves)
+        flow.graph[b.node].ancestors >> a.origin & 1
+        and flow.graph.between(a.origin, b.node) & layers
+        for a, b in pairwise(leaves)
     )
+
+
+def _mixes_features(flow: Flow, step: Step) -> bool:
+    """Not scores, one for each pair of rows."""
+    return bool(flow.feature_axes.get(step.only.node if step.kind is Kind.REDUCE else step.index))
 
 
 def later_states(flow: Flow, values: Sequence[int]) -> bool:

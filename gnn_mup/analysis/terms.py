@@ -43,8 +43,8 @@ class Terms:
         )
 
     def _gated(self, found: Sum, root: int, plain: bool) -> bool:
-        """``g * h + (1 - g) * x``, ``x + g * (h - x)``, ``x + g * h - g * x``: the coefficient of
-        the stream is learned, or depends on data."""
+        """``g * h + (1 - g) * x``, ``x + g * (h - x)``, ``x + g * h - g * x``, ``x + (1 - x) * h``:
+        the coefficient of the stream is learned, or depends on data."""
         products = [(x, *pair) for x in found.leaves for pair in products_in(self.flow, x)]
         pairs = [(value, gate) for _, value, gate in products]
         for leaf, value, gate in products:
@@ -53,7 +53,9 @@ class Terms:
             learned = self.flow.data[gate] and not plain
             exchanged = any(g == gate and x.coefficient * leaf.coefficient < 0
                             for x, _, g in products)  # fmt: skip
-            if learned or exchanged or self._complement(gate, pairs) or self._opposes(value, root):
+            either = self._flipped(value) >= 0  # x + (1 - x) * h
+            exchanged |= either or self._complement(gate, pairs)
+            if learned or exchanged or self._opposes(value, root):
                 return True
         return False
 

@@ -20,7 +20,7 @@ from ..ir.graph import Site
 from ..ir.program import How, Kind, Program
 from ..ir.source import sum_call
 from ..rules.plan import Branch
-from .drafts import Drafts, rows_added
+from .drafts import Drafts, readers, rows_added
 from .recompile import shown
 
 
@@ -115,8 +115,7 @@ def _draft_edit(drafts: Drafts, streams: Streams, edit: Edit, site: Site) -> Non
         return
     factor = drafts.edit(site, _action(program, edit, site), edit.factor)
     if edit.operand is None:  # a sum as a whole: whoever takes it up sees the factor
-        pairs = [(child.index, edit.add) for child in graph.live_children(edit.add)]
-        pairs = pairs or [(-1, edit.add)]
+        pairs = readers(graph, edit.add)
     elif (rows := rows_added(program, edit.summand)) is not None:
         pairs = [(edit.summand, rows)]
     else:

@@ -175,8 +175,7 @@ class Drafts:
                     factors.update(dict.fromkeys(begun, factor))
         for found in graph.aggregations:
             gamma = self.of(found.module).gamma if found.module in self.drafts else None
-            for child in graph.live_children(found.node) if gamma is not None else ():
-                pair = (child.index, found.node)
+            for pair in readers(graph, found.node) if gamma is not None else ():
                 factors[pair] = factors.get(pair, 1.0) * (gamma or 1.0)
         return Interventions(graph, factors, skips)
 
@@ -266,6 +265,11 @@ def _known(
     return None
 
 
+def readers(graph: Graph, index: int) -> list[Pair]:
+    """Whoever takes a value up, as a replay sees it; -1 where the model returns it."""
+    return [(child.index, index) for child in graph.live_children(index)] or [(-1, index)]
+
+
 def rows_added(program: Program, index: int) -> int | None:
     """The rows that ``x.index_add(...)`` collects and adds to x, where a value is their sum: it is
     never seen by itself, so its factor stands before the rows."""
@@ -276,4 +280,4 @@ def rows_added(program: Program, index: int) -> int | None:
     return step.sources[0] if step.kind is Kind.SCATTER and inside else None
 
 
-__all__ = ["Draft", "Drafts", "Factor", "LeftOut", "rows_added"]
+__all__ = ["Draft", "Drafts", "Factor", "LeftOut", "readers", "rows_added"]

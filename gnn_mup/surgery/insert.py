@@ -162,7 +162,7 @@ def depth_of(graph: Graph, found: list[Insertion]) -> int:
 
 
 def draft_insertions(drafts: Drafts, found: list[Insertion], factor: float) -> list[Branch]:
-    """Edits and records; a pair of expressions that several layers share is edited once."""
+    """Edits and records; an expression that several layers share is edited once."""
     slots: dict[tuple[object, ...], int] = {}
     records: dict[tuple[str, int, str], list[str]] = {}
     for insertion in found:
@@ -173,8 +173,9 @@ def draft_insertions(drafts: Drafts, found: list[Insertion], factor: float) -> l
                 "the model: no residual connection can be put round it. Pass residual='off', or "
                 "write x = x + conv(x) in forward"
             )
-        # One call may end in two places: the last layer's without norm and activation.
-        slot = slots.setdefault((opened.code, opened.position, closed.position), len(slots))
+        # One call may end in two places: the last layer's without norm and activation. Two calls
+        # (``a(x) if edges else b(x)``) may end in one.
+        slot = slots.setdefault((opened.code, closed.position), len(slots))
         drafts.edit(opened, "open", None, slot)
         drafts.edit(closed, "close", None, slot)
         drafts.of(insertion.layer).floats[SKIP.format(slot)] = factor

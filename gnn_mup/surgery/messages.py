@@ -19,7 +19,7 @@ from ..rules.placement import Placement
 from ..rules.plan import Message
 from ..rules.table import query_factor
 from .classes import GAMMA
-from .drafts import Drafts, Factor, rows_added
+from .drafts import Drafts, Factor, readers, rows_added
 
 _OTHERWISE = (
     "the same expression collects rows in another way too (a maximum, a count), which has no "
@@ -110,9 +110,12 @@ def counts(reading: Reading, aggregation: Aggregation) -> bool:
     if node.site is None or not reading.flow.mixing >> node.index & 1:
         return False
     step = reading.program[node.index]
-    learned = [reading.flow.weights[s] for s in step.sources[:2]]
-    given = step.kind is Kind.CONTRACT and not all(learned)
-    return given or not is_normalised(reading.flow, aggregation)  # a softmax, or its own sum
+    learned = all(reading.flow.weights[s] for s in step.sources[:2])
+    if step.kind is Kind.CONTRACT and not learned:
+        return True
+    if step.kind is Kind.CONTRACT and not reading.is_wide(node.index):
+        return False  # a product of two small matrices
+    return not is_normalised(reading.flow, aggregation)  # a softmax, or its own sum
 
 
 def draft_messages(
@@ -170,9 +173,7 @@ def _seen_scaled(reading: Reading, index: int) -> list[tuple[int, int]]:
     """Where a factor on messages is felt, as (step, operand): in whatever reads their sum; in the
     messages alone where they are added to something that was there before."""
     rows = rows_added(reading.program, index)
-    if rows is not None:
-        return [(index, rows)]
-    return [(child.index, index) for child in reading.graph.live_children(index)]
+    return readers(reading.graph, index) if rows is None else [(index, rows)]
 
 
 def _mean(values: Sequence[float]) -> float:

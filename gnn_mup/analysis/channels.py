@@ -1,0 +1,140 @@
+"""Which axes of a value hold its features: from one step to the next."""
+
+from __future__ import annotations
+
+from ..ir.program import How, Kind, Step
+from .atoms import Atoms, Dim
+from .flow import Flow
+
+
+class Channels:
+    """The axes of features of every value of a program, while its axes are being lined up."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow, self.program = flow, flow.program
+        self.atoms = Atoms()
+        self.of: list[list[Dim]] = []
+        self.feature_axis: dict[int, int] = {}
+        self.feature_axes: dict[int, set[int]] = {}
+        self.feature_atoms: list[Dim] = []
+        self.merged: set[tuple[int, int]] = set()
+        """Axes (value, axis) in which a reshape has merged features with rows."""
+        flow.feature_axes, flow.merged = self.feature_axes, self.merged
+
+    def see(self, step: Step) -> None:
+        """Where the features of a step's result lie; its axes are known."""
+        self.feature_axis[step.index] = self._feature_axis(step)
+        self.feature_axes[step.index] = self._feature_axes(step)
+        self.feature_atoms.append(self._feature_atoms(step))
+
+    def features(self, index: int) -> Dim:
+        """The axis of a value's features: the channels of what a convolution reads or makes, else
+        the last axis."""
+        dims = self.of[index]
+        if not dims:
+            return ()
+        return dims[self.feature_axis[index]]
+
+    def _feature_axis(self, step: Step) -> int:
+        """The axis of a value's features: the channels of a convolution, else the last one,
+        followed through what only moves axes."""
+        rank = len(self.program.shape(step.index))
+        if step.how is How.CONVOLUTION and rank > 1:
+            return 1
+        kept = (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW, Kind.WRITE)
+        if step.kind in kept and step.operands and step.how is not How.RESHAPE:
+            # A mask may stand before the features that it is multiplied with.
+            told = next((o for o in step.operands if self.flow.weights[o.node]), step.only)
+            before = self.feature_axis[told.node]
+            if 0 <= before < len(told.axes) and told.axes[before] is not None:
+                return int(told.axes[before] or 0)
+        if step.kind is Kind.JOIN and step.operands:
+            joined = None if step.stacked else step.axis
+            ends = {joined if axis == joined else o.axes[axis] for o in step.operands
+                    if self.flow.weights[o.node]
+                    and 0 <= (axis := self.feature_axis[o.node]) < len(o.axes)}  # fmt: skip
+            if len(ends) == 1 and (end := ends.pop()) is not None:
+                return end
+        if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
+            for operand in reversed(step.operands[:2]):
+                axis = self.feature_axis[operand.node]
+                target = operand.axes[axis] if 0 <= axis < len(operand.axes) else None
+                features = self.flow.weights[operand.node] and self.flow.data[operand.node]
+                if features and target is not None:
+                    return target
+            for number, operand in enumerate(step.operands[:2]):  # what a weight makes
+                others = set(step.operands[1 - number].axes)
+                own = [t for t in operand.axes if t is not None and t not in others]
+                if own and self.flow.pure(operand.node):
+                    return own[-1]
+        if step.how is How.RESHAPE:
+            inner = self.atoms.expand(self.features(step.only.node))[-1:]
+            for axis in reversed(range(rank)):
+                if inner and inner[0] in self.atoms.expand(self.of[step.index][axis]):
+                    return axis
+        return rank - 1
+
+    def _feature_axes(self, step: Step) -> set[int]:
+        """All axes of a value that were features of something: of ``k.T @ v`` both."""
+        found = {self.feature_axis[step.index]} & set(range(len(self.of[step.index])))
+        handed_on = step.kind in (Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.WRITE)
+        if self._is_pairs(step) or (handed_on and any(map(self._has_none, step.sources))):
+            found = set()  # logits, one for each pair of rows: what is left are heads
+        if step.kind is Kind.REDUCE and step.axis == self.feature_axis[step.only.node]:
+            found = set()  # a mean over features
+        if step.how is How.RESHAPE and self._squeezed(step):
+            return set()  # one score for each row has no features
+        if step.kind in (Kind.SUM, Kind.PRODUCT) and any(map(self._relates_rows, step.sources)):
+            return set()  # logits with a learned bias, or weights of edges, are logits
+        kept = (Kind.CONTRACT, Kind.PICK, Kind.REDUCE)
+        if handed_on or step.kind in kept:
+            for number, operand in enumerate(step.operands):
+                learned = self.flow.pure(operand.node) and self.flow.between_rows(step, number)
+                if not self.flow.weights[operand.node] or learned:
+                    continue  # a relation of rows
+                known = self.feature_axes[operand.node]
+                found |= {t for i, t in enumerate(operand.axes) if t is not None and i in known}
+            if step.how is How.RESHAPE:
+                atoms = set(self.atoms.expand(self.feature_atoms[step.only.node]))
+                for axis, dim in enumerate(self.of[step.index]):
+                    here = set(self.atoms.expand(dim))
+                    found |= {axis} if atoms & here else set()
+                    if atoms & here and here - atoms:
+                        self.merged.add((step.index, axis))
+        return found
+
+    def _is_pairs(self, step: Step) -> bool:
+        """Whether features are summed over with features, and rows stand on both sides."""
+        product = step.kind is Kind.CONTRACT and step.how is How.PLAIN
+        weighs = product and any(map(self.flow.pure, step.sources[:2]))
+        return product and not weighs and self.flow.over_features(step)
+
+    def _has_none(self, index: int) -> bool:
+        """Whether a value is known to have no features along its last axis."""
+        learned = self.flow.weights[index] and self.flow.data[index]
+        return learned and self.feature_axis[index] not in self.feature_axes[index]
+
+    def _relates_rows(self, index: int) -> bool:
+        shape = self.program.shape(self.program.origin(index)[0])
+        return self._has_none(index) and len(shape) > 1 and 1 not in shape[-2:]
+
+    def _feature_atoms(self, step: Step) -> Dim:
+        """The atoms of a value that are features: of an axis merged with rows not all, whatever
+        a gain or a bias has there."""
+        told = [s for s in step.sources if not self.flow.pure(s)] or step.sources
+        known = {a for s in told for a in self.atoms.expand(self.feature_atoms[s])}
+        found: list[int] = []
+        for axis in self.feature_axes[step.index]:
+            here = self.atoms.expand(self.of[step.index][axis])
+            found += [a for a in here if a in known] or here
+        return tuple(found)
+
+    def _squeezed(self, step: Step) -> bool:
+        """Whether a value lost an axis of features that had just one entry."""
+        before, after = self.program.shape(step.only.node), self.program.shape(step.index)
+        known = self.feature_axes[step.only.node]
+        gone = len(after) < len(before) and after[-1:] != (1,)
+        return gone and all(before[axis] == 1 for axis in known)
+
+
+__all__ = ["Channels"]
