@@ -140,10 +140,20 @@ def test_sizes_decide_nothing(features: int, out: int) -> None:
 def test_a_model_that_returns_its_stream_returns_a_width() -> None:
     p = Sketch()
     x = p.linear(p.input(10, 7), "enc", 16)
-    out = p.add(x, p.linear(x, "hidden", 16))
+    out = p.add(x, p.linear(p.linear(x, "up", 20), "down", 16))
     program = p.returns(out)
-    assert growing(grown(program))["hidden.weight"] == (False, False)
-    assert growing(grown(program, out))["hidden.weight"] == (True, True)
+    assert growing(grown(program))["down.weight"] == (False, True)
+    assert growing(grown(program, out))["down.weight"] == (True, True)
+
+
+def test_embeddings_that_are_returned_are_the_width_where_there_is_no_other() -> None:
+    p = Sketch()
+    x = p.linear(p.input(10, 7), "enc", 16)
+    assert growing(grown(p.returns(p.linear(x, "last", 3))))["last.weight"] == (False, True)
+    p = Sketch()
+    x = p.linear(p.input(10, 7), "enc", 16)
+    program = p.returns(p.add(x, p.linear(x, "hidden", 16)))
+    assert growing(grown(program))["hidden.weight"] == (True, True)
 
 
 def heads(read_alone: bool) -> tuple[bool, ...]:

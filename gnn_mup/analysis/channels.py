@@ -115,8 +115,8 @@ class Channels:
         return learned and self.feature_axis[index] not in self.feature_axes[index]
 
     def _relates_rows(self, index: int) -> bool:
-        shape = self.program.shape(self.program.origin(index)[0])
-        return self._has_none(index) and len(shape) > 1 and 1 not in shape[-2:]
+        shapes = [self.program.shape(i)[-2:] for i in (index, self.program.origin(index)[0])]
+        return self._has_none(index) and all(len(s) > 1 and 1 not in s for s in shapes)
 
     def _feature_atoms(self, step: Step) -> Dim:
         """The atoms of a value that are features: of an axis merged with rows not all, whatever

@@ -73,9 +73,11 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
 
     def _consumers(self, name: str) -> tuple[int, ...]:
         """The nodes that the coming operation makes: a compound one is several, the last a sum."""
-        first = len(self.graph.nodes)
-        more = range(first + 1, first + 4) if name in COMPOUND else ()
-        nodes = self.plan.graph.nodes
+        first, nodes = len(self.graph.nodes), self.plan.graph.nodes
+        apart = name in COMPOUND
+        if name in ops.SCATTER:  # rows that are added to nothing are collected in one step
+            apart &= first < len(nodes) and nodes[first].args[:1] == (None,)
+        more = range(first + 1, first + 4) if apart else ()
         self.hidden |= any((c, i) in self.plan.factors for c in more for i in range(first, c))
         return (first, *(i for i in more if i < len(nodes) and nodes[i].op in ops.ADD))
 

@@ -175,6 +175,10 @@ class Drafts:
                     factors.update(dict.fromkeys(begun, factor))
         for found in graph.aggregations:
             gamma = self.of(found.module).gamma if found.module in self.drafts else None
+            if gamma is not None and found.node in skips:  # a connection is put round the sum
+                start, scale = skips[found.node]
+                skips = {**skips, found.node: (start, scale * gamma)}
+                continue
             for pair in readers(graph, found.node) if gamma is not None else ():
                 factors[pair] = factors.get(pair, 1.0) * (gamma or 1.0)
         return Interventions(graph, factors, skips)
