@@ -166,3 +166,31 @@ def test_a_layer_is_not_normalised_by_the_next(residual: str) -> None:
     assert divided == {"layers.0", "layers.2", "layers.4"}
     assert plan.inserted is (residual == "auto")
     model(X, EDGES)
+
+
+class DropoutFirst(nn.Module):
+    """What ends a layer's connection, the next layer's dropout, stands before the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.convs = nn.ModuleList(GCNConv(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(WIDTH) for _ in range(DEPTH))
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        """Layers, with dropout before each."""
+        x = self.enc(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = self.dropout(x)
+            x = conv(x, edges)
+            x = torch.relu(norm(x))
+        return self.dec(self.dropout(x))
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_connection_may_end_before_the_line_where_it_begins(train: bool) -> None:
+    model = DropoutFirst().train(train)
+    plan = apply_transfer(model, (X, EDGES), base="paper").plan
+    assert (plan.inserted, plan.depth) == (True, DEPTH)
+    model(X, EDGES)

@@ -69,11 +69,11 @@ class Growth(Origins):
         bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
         owned, known = self.owned, self._known
-        # As large as its parts are, of which one grows by itself where it is cut into them.
+        # As large as its parts are, also where it is cut into them, and one of them is a width.
         together = self.atoms.classes((atom,) for atom in self.joins)
+        widths = {a for a in owned & self.growing if not width % self.atoms.size[a]}
         together |= self.atoms.classes(self.made_of[atom] for atom in self.part
-                                       if owned & self.growing & self.atoms.classes([(atom,)])
-                                       - self.atoms.classes([self.made_of[atom]]))  # fmt: skip
+                                       if widths & self.atoms.classes([(atom,)]))  # fmt: skip
         open_: dict[int, int] = {}
         for atom in sorted(made & owned - self._fixed - known.keys()):
             (self.growing.add if self.atoms.size[atom] == width else self.growing.discard)(atom)

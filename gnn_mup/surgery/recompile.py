@@ -96,11 +96,22 @@ def _changed(file: str, stamp: int, code: CodeType, edits: Edits, owner: str | N
         given.insert(0, ast.arg(owner))
     rewriter = Rewriter(edits, function, owner or given[0].arg)
     rewriter.visit(function)
+    _begin(function, [edit.slot for edit in edits if edit.action == "open"])
     if missing := set(edits) - rewriter.done:
         first = min(edit.position.line for edit in missing)
         raise SurgeryError(f"{file}:{first}: the expression could not be found")
     ast.fix_missing_locations(tree)
     return compile(tree, file, "exec", dont_inherit=True)
+
+
+def _begin(function: ast.AST, slots: list[int]) -> None:
+    """No layer has run yet: what ends a connection may stand before what begins one, in a loop."""
+    names = [ast.Name(f"_gnn_mup_{kind}_{slot}", ast.Store())
+             for slot in dict.fromkeys(slots) for kind in ("layer", "input")]  # fmt: skip
+    if names and isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        at = ast.get_docstring(function) is not None and len(function.body) > 1
+        none = ast.copy_location(ast.Assign([*names], ast.Constant(None)), function.body[at])
+        function.body.insert(at, none)
 
 
 def _same(whole: CodeType, code: CodeType) -> CodeType | None:
