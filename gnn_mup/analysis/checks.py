@@ -231,19 +231,32 @@ check(tied_tables)
 @check
 def unknown_growth(reading: Reading) -> Iterator[Note]:
     """Inner sizes that are neither a multiple nor a part of the width."""
-    for atom, size in reading.doubts.items():
-        names = [
-            use.param
-            for use in reading.uses.found
-            if use.how != "vector" and atom in reading.dims.axes_of(reading.leaf(use.param))
+    guesses = {
+        "they were taken to": reading.doubts,
+        "as large as an input, they were taken not to": reading.dims.bound,
+    }
+    for guess, atoms in guesses.items():
+        names: dict[int, list[str]] = {}
+        for atom, size in atoms.items():
+            names.setdefault(size, []).extend(_with_axis(reading, atom))
+        told = [
+            f"{size} ({', '.join(fold_names(dict.fromkeys(many)))})"
+            for size, many in names.items()
+            if many
         ]
-        if names:
+        if told:
             yield Note(
                 Code.UNKNOWN_GROWTH,
-                f"{', '.join(fold_names(dict.fromkeys(names)))}: a size of {size} is no multiple "
-                f"of the width ({reading.width}), so nothing shows whether it grows; it was taken "
-                "to. Pass a second size, delta=build(another width), or a base, and it is known",
+                f"nothing shows whether these sizes grow, which are no multiple of the width "
+                f"({reading.width}); {guess}: {', '.join(told)}. Pass a second size, "
+                "delta=build(another width), or a base, and it is known",
             )
+
+
+def _with_axis(reading: Reading, atom: int) -> list[str]:
+    """The weights that have a class among their axes."""
+    uses = (use for use in reading.uses.found if use.how != "vector")
+    return [u.param for u in uses if atom in reading.dims.axes_of(reading.leaf(u.param))]
 
 
 @check

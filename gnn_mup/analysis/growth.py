@@ -31,6 +31,8 @@ class Growth(Origins):
         self.known = known or {}
         self.growing: set[int] = set()
         self._fixed: set[int] = set()
+        self.bound: dict[int, int] = {}
+        """Classes that were taken as bound to an input because they are as large."""
         flow.is_listed, flow.same_rows = self._is_listed, self._same_rows
 
     def settle(self, streams: Iterable[int] = ()) -> None:
@@ -65,9 +67,11 @@ class Growth(Origins):
         """Classes whose growth nothing shows, with their sizes: inner sizes of a layer's own. One
         that comes from a buffer or a new tensor grows if it is as large as the width; one as large
         as an input or output, and no multiple of the width, is taken as bound to that; others grow.
-        Returns those of the last sort that are neither a multiple nor a part of the width."""
+        Returns those of the last sort that are neither a multiple nor a part of the width; `bound`
+        has the sort before."""
         bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
+        returned = {self.atoms.size[a] for a in self._returned}
         owned, known = self.owned, self._known
         # As large as its parts are, also where it is cut into them, and one of them is a width.
         together = self.atoms.classes((atom,) for atom in self.joins)
@@ -82,6 +86,7 @@ class Growth(Origins):
             if size and width and width % size and 2 * size % width:
                 if size in sizes:
                     self.growing.discard(atom)
+                    self.bound |= {} if size in returned else {atom: size}
                 else:
                     open_[atom] = size
         self._derive(self._fixed | (owned - self.growing) | (made & self.growing))

@@ -98,10 +98,13 @@ def later_states(flow: Flow, values: Sequence[int]) -> bool:
 
 
 def is_divided(flow: Flow, found: Sum) -> bool:
-    """Whether the sum is a mean already: divided by the number of its summands, before or after."""
+    """Whether the sum is a mean already: divided by the number of its summands, before or after;
+    what it begins with may be none of them."""
     count = len(found.leaves)
-    if all(abs(abs(leaf.coefficient) * count - 1.0) < 1e-6 for leaf in found.leaves):
-        return True
+    later = sorted(found.leaves, key=lambda leaf: leaf.origin)[1:]
+    for leaves in (found.leaves, later):
+        if all(abs(abs(x.coefficient) * len(leaves) - 1.0) < 1e-6 for x in leaves) and later[1:]:
+            return True
     uses = flow.program.live_uses(found.root)
     if len(uses) != 1 or uses[0].kind is not Kind.PRODUCT or len(uses[0].operands) != 1:
         return False

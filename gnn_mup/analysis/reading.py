@@ -318,13 +318,12 @@ class Reading:
 
 
 def _commonest(sizes: Counter[int]) -> int:
-    """The size of more than half of them; else the one that most others are small multiples or
-    parts of, of these the commonest, the largest."""
+    """The size of more than half of them; else the one that most others are usual multiples or
+    parts of (heads, gates, feed-forward layers), of these the commonest, the largest."""
 
-    def fits(size: int) -> int:
-        multiples = (n for o, n in sizes.items() if o % size == 0 and o // size <= 8)
-        parts = (n for o, n in sizes.items() if o < size and size % o == 0 and size // o <= 4)
-        return sum(multiples) + sum(parts)
+    def fits(size: int) -> tuple[int, int]:
+        usual = [o for o in sizes if o / size in (0.25, 0.5, 1, 2, 3, 4, 6, 8)]
+        return sum(sizes[other] for other in usual), len(usual)
 
     half = sizes.total() / 2
     return max(sizes, key=lambda size: (sizes[size] > half, fits(size), sizes[size], size))

@@ -76,6 +76,8 @@ class Rows(Features):
         """Whether rows that were gathered, or paired with every other row, are summed up again and
         a row is left for each that they were gathered for."""
         gone = {i for i, axis in enumerate(step.only.axes) if axis is None}
+        if not self.feature_axes.get(step.only.node, {-1}) - gone:
+            return False  # the degrees of an adjacency: no features are left
         pairs = self.pairs[step.only.node]
         return any(a.axis in gone and r.axis not in gone for a, r in pairs)
 

@@ -199,7 +199,7 @@ class Streams(Terms):
             if found.residual and self._once(found, streams):
                 round_steps = any(self._goes_round(found, s) for s in streams)
                 found.verdict = Verdict.LONG if round_steps else Verdict.NONE
-        self._judge_single(streams)
+        self._judge_single([s for s in self.sums if s.residual and not s.lone])
 
     def _judge_single(self, streams: list[Sum]) -> None:
         """A sum that runs once, in no chain of such, behind streams whose steps are repeated: a

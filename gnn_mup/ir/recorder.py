@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for relation, rows in ((args[0], args[1]), (args[1], args[0])):
                 a, b = (self.graph[self.node_of(t)] for t in (relation, rows))
                 pairs = not a.weights or len(set(a.shape[-2:])) == 1  # of rows with rows
-                dense = rows.layout is torch.strided and b.data and b.weights
+                dense = rows.layout is torch.strided and b.data
                 if dense and pairs and self.graph.is_given(a):
                     return rows  # type: ignore[no-any-return]
             return None
@@ -226,7 +226,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node, collect = self.graph[node.index - 1], name.removesuffix("_")
             node.site, whole = site, result
             result = self.quietly(lambda: getattr(torch.zeros_like(whole), collect)(*args[1:]))
-        if not node.floating or len(node.shape) < 2 or not node.weights:
+        if not node.floating or len(node.shape) < 2:
             return
         size = unweighted(self.graph, self.node_of(messages), messages)
         self.graph.aggregations.append(Aggregation(None, size, rms(result), node.index))

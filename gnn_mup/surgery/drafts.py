@@ -121,7 +121,9 @@ class Drafts:
     def leave_out(self, site: Site, what: str, error: SurgeryError) -> None:
         """Write down what cannot be edited; what would be edited wrongly is a problem."""
         if not isinstance(error, TwoMeanings):
-            self.left_out.append(LeftOut(site, what, str(error)))
+            text = str(error)  # an edit knows the line, and the site its file
+            text = f"{site.file}:{text[5:]}" if text.startswith("line ") else text
+            self.left_out.append(LeftOut(site, what, text))
         elif str(error) not in self.problems:
             self.problems.append(str(error))
 

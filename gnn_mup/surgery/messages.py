@@ -107,7 +107,8 @@ def counts(reading: Reading, aggregation: Aggregation) -> bool:
     node = reading.graph[aggregation.node]
     if aggregation.module is not None:
         return aggregation.messages > 0
-    if node.site is None or not reading.flow.mixing >> node.index & 1:
+    mixes = reading.flow.mixing & node.bit and reading.flow.weights[node.index]
+    if node.site is None or not mixes:
         return False
     step = reading.program[node.index]
     learned = all(reading.flow.weights[s] for s in step.sources[:2])
