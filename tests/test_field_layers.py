@@ -194,3 +194,59 @@ def test_a_connection_may_end_before_the_line_where_it_begins(train: bool) -> No
     plan = apply_transfer(model, (X, EDGES), base="paper").plan
     assert (plan.inserted, plan.depth) == (True, DEPTH)
     model(X, EDGES)
+
+
+# -- blind batch 27 --------------------------------------------------------------------------------
+
+
+class Channels(nn.Module):
+    """A dense adjacency whose first layer collects raw features, with the line that collects learned
+    ones later; readouts over how many layers there are, added to something that is none of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = [FEATURES, *[WIDTH] * DEPTH]
+        self.lins = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes, sizes[1:], strict=False))
+        self.start, self.outs = (
+            nn.Linear(FEATURES, OUT),
+            nn.ModuleList(nn.Linear(WIDTH, OUT) for _ in range(DEPTH)),
+        )
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        out = self.start(x)
+        for lin, read in zip(self.lins, self.outs, strict=True):
+            near = torch.matmul(adj, x)
+            x = torch.tanh(lin(near))
+            out = out + read(x) / len(self.lins)
+        return out
+
+
+def test_raw_rows_that_the_same_line_collects_are_divided_too() -> None:
+    torch.manual_seed(0)
+    x, adj = torch.randn(2, NODES, FEATURES), torch.rand(2, NODES, NODES)
+    model = Channels()
+    plan = apply_transfer(model, (x, adj), base="paper").plan  # its audit compares the two passes
+    (message,) = plan.messages
+    assert (message.count, message.normalised) == (DEPTH, False)
+    assert not [b for b in plan.scaled_branches() if "readouts" in b.what]  # a mean already
+
+
+class Widths(nn.Module):
+    """Half a dozen streams of one width beside an encoder whose sizes are literals."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.enc = nn.Sequential(nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
+        self.up, self.dec = nn.Linear(32, width), nn.Linear(width, OUT)
+        self.lins = nn.ModuleList(nn.Linear(width, width) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.up(self.enc(x))
+        for lin in self.lins:
+            x = x + lin(torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])).relu()
+        return self.dec(x)
+
+
+@pytest.mark.parametrize("width", [24, 96, 160])
+def test_the_width_is_that_of_most_streams(width: int) -> None:
+    assert planned(Widths(width), X, EDGES).width == width

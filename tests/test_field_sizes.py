@@ -425,3 +425,27 @@ def test_heads_of_two_sorts_are_a_fixed_number() -> None:
     plan = planned(TwoSorts(), X, EDGES)
     assert plan.params["scores.weight"].kind == "width-out"
     assert plan.params["dec.weight"].kind == "width-out"
+
+
+class FixedHeads(nn.Module):
+    """Attention with four numbers a head, whatever the width: four divides the width, all heads
+    together do not."""
+
+    def __init__(self, width: int = 40) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(7, width), nn.Linear(width, 3)
+        self.q, self.k, self.v = (nn.Linear(width, 12) for _ in range(3))
+        self.out = nn.Linear(12, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        q, k, v = (f(x).view(len(x), 3, 4).transpose(0, 1) for f in (self.q, self.k, self.v))
+        weights = torch.softmax(q @ k.transpose(1, 2) / 2, -1)
+        return self.dec(x + self.out((weights @ v).transpose(0, 1).reshape(len(x), 12)))
+
+
+def test_a_literal_head_dimension_is_in_doubt() -> None:
+    x = torch.randn(11, 7, generator=torch.Generator().manual_seed(0))
+    plan = plan_transfer(FixedHeads(), (x,), base="paper", audit=False)
+    (note,) = [n.text for n in plan.warnings if n.code == "unknown-growth"]
+    assert "12 (q.weight, k.weight, v.weight, out.weight)" in note

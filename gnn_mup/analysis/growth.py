@@ -3,6 +3,7 @@ input and no output fixes. Sizes decide nothing; where nothing else shows it the
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -82,7 +83,7 @@ class Growth(Origins):
         for atom in sorted(made & owned - self._fixed - known.keys()):
             (self.growing.add if self.atoms.size[atom] == width else self.growing.discard)(atom)
         for atom in sorted(self.growing & owned - made - together - known.keys()):
-            size = self.atoms.size[atom]
+            size = self._whole.get(atom, self.atoms.size[atom])
             if size and width and width % size and 2 * size % width:
                 if size in sizes:
                     self.growing.discard(atom)
@@ -92,6 +93,19 @@ class Growth(Origins):
         self._derive(self._fixed | (owned - self.growing) | (made & self.growing))
         self._follow_known()
         return {a: n for a, n in open_.items() if a in self.growing}
+
+    @cached_property
+    def _whole(self) -> dict[int, int]:
+        """For classes that are factors of axes and never an axis by themselves the smallest of
+        these axes: a head's dimension is what all heads together show."""
+        found: dict[int, set[int]] = {}
+        for step, param in self._leaves:
+            for dim in self.of[step.index] if param else ():
+                classes = self.atoms.expand(dim)
+                size = math.prod(self.atoms.size[a] for a in classes)
+                for atom in classes:
+                    found.setdefault(atom, set()).add(size)
+        return {atom: min(sizes) for atom, sizes in found.items()}
 
     # -- what is known already, and what a split width is made of ---------------------------------
 
