@@ -3,6 +3,8 @@ are no layers, gates, masks of logits, calls in two branches; each in the smalle
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -200,13 +202,13 @@ def test_a_connection_may_end_before_the_line_where_it_begins(train: bool) -> No
 
 
 class Channels(nn.Module):
-    """A dense adjacency whose first layer collects raw features, with the line that collects learned
-    ones later; readouts over how many layers there are, added to something that is none of them."""
+    """A dense adjacency: the line that collects raw features first collects learned ones later.
+    Readouts over the number of layers, added to something that is none of them."""
 
     def __init__(self) -> None:
         super().__init__()
         sizes = [FEATURES, *[WIDTH] * DEPTH]
-        self.lins = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes, sizes[1:], strict=False))
+        self.lins = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(sizes))
         self.start, self.outs = (
             nn.Linear(FEATURES, OUT),
             nn.ModuleList(nn.Linear(WIDTH, OUT) for _ in range(DEPTH)),
