@@ -318,8 +318,8 @@ def test_gamma_is_measured_on_messages_alone() -> None:
 
 
 class LearnedDense(nn.Module):
-    """A dense adjacency that is learned: as it is, by a softmax, over its degrees, or (no weight
-    learns from that) by which of its entries are large."""
+    """A dense adjacency that is learned: as it is, by a softmax (also behind channels that stand
+    first), over its degrees, or (no weight learns from that) by which of its entries are large."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -330,17 +330,18 @@ class LearnedDense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         adj = torch.sigmoid(self.one(x[0]) @ self.two(x[0]).t())
-        if self.form == "softmax":
+        if self.form in ("softmax", "right"):
             adj = torch.softmax(adj, -1)
         elif self.form != "plain":
             adj = (adj > 0.5).float() if self.form == "large" else adj
             root = torch.diag_embed(adj.sum(-1).clamp(min=1) ** -0.5)
             adj = root @ adj @ root
-        h = adj @ self.lin(self.enc(x).relu())
+        h = self.lin(self.enc(x).relu())
+        h = (h.transpose(1, 2) @ adj.t()).transpose(1, 2) if self.form == "right" else adj @ h
         return self.dec(torch.cat([h, h.relu()], -1).sum(1)[:, :WIDTH])
 
 
-@pytest.mark.parametrize("form", ["plain", "softmax", "degrees", "large"])
+@pytest.mark.parametrize("form", ["plain", "softmax", "right", "degrees", "large"])
 def test_a_learned_adjacency_has_a_gamma_unless_it_is_normalised(form: str) -> None:
     x = torch.randn(3, USERS, FEATURES, generator=torch.Generator().manual_seed(5))
     plan = planned(LearnedDense(form), x)

@@ -43,8 +43,12 @@ def divided(flow: Flow, step: Step) -> bool:
         rows = step.sources[0]
     else:
         adjacency, rows = sorted(step.sources[:2], key=lambda source: flow.weights[source])
-        if flow.weights[adjacency]:  # both are learned: scores stand first
-            adjacency, rows = step.sources[:2]
+        if flow.weights[
+            adjacency
+        ]:  # both are learned: scores are for pairs of rows, or stand first
+            shapes = [flow.program.shape(source)[-2:] for source in step.sources[:2]]
+            second = len(set(shapes[1])) == 1 < len(set(shapes[0]))
+            adjacency, rows = step.sources[:2][:: -1 if second else 1]
         if _is_weighting(flow, adjacency):
             return True
         if flow.program[flow.program.origin(adjacency)[0]].kind is Kind.LEAF:
