@@ -252,3 +252,38 @@ class Widths(nn.Module):
 @pytest.mark.parametrize("width", [24, 96, 160])
 def test_the_width_is_that_of_most_streams(width: int) -> None:
     assert planned(Widths(width), X, EDGES).width == width
+
+
+# -- blind batch 29 --------------------------------------------------------------------------------
+
+
+class Diffused(nn.Module):
+    """Diffusion convolutions as DCRNN has them: features and graphs of a batch merged into one axis
+    behind the nodes, multiplied by a learned adjacency from the left, and parted again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adj = nn.Parameter(torch.rand(NODES, NODES))
+        self.lin, self.dec = nn.Linear(2 * (FEATURES + WIDTH), WIDTH), nn.Linear(WIDTH, OUT)
+
+    def diffused(self, x: Tensor) -> Tensor:
+        graphs, nodes, features = x.shape
+        flat = x.permute(1, 2, 0).reshape(nodes, features * graphs)
+        hops = torch.stack([flat, torch.softmax(self.adj, 1) @ flat])
+        return (
+            hops.view(2, nodes, features, graphs)
+            .permute(3, 1, 2, 0)
+            .reshape(graphs, nodes, 2 * features)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(*x.shape[:2], WIDTH)
+        for _ in range(2):
+            state = torch.tanh(self.lin(self.diffused(torch.cat([x, state], -1))))
+        return self.dec(state)
+
+
+def test_features_merged_with_the_batch_behind_the_nodes_stay_features() -> None:
+    x = torch.randn(5, NODES, FEATURES, generator=torch.Generator().manual_seed(3))
+    plan = planned(Diffused(), x)
+    assert (plan.width, str(plan.params["dec.weight"].kind)) == (WIDTH, "width-out")

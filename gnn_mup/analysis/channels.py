@@ -66,13 +66,23 @@ class Channels:
                 others = set(step.operands[1 - number].axes)
                 own = [t for t in operand.axes if t is not None and t not in others]
                 if own and self.flow.pure(operand.node):
-                    return own[-1]
+                    there = self._kept_by(step, number)  # a learned adjacency, and raw features
+                    return own[-1] if there is None else there
         if step.how is How.RESHAPE:
-            inner = self.atoms.expand(self.features(step.only.node))[-1:]
+            known = set(self.atoms.expand(self.feature_atoms[step.only.node]))
+            whole = self.atoms.expand(self.features(step.only.node))
+            inner = [a for a in whole if a in known][-1:] or whole[-1:]
             for axis in reversed(range(rank)):
                 if inner and inner[0] in self.atoms.expand(self.of[step.index][axis]):
                     return axis
         return rank - 1
+
+    def _kept_by(self, step: Step, weight: int) -> int | None:
+        """Where the features of what a weight between rows is multiplied with are found."""
+        other = step.operands[1 - weight]
+        axis = self.feature_axis[other.node]
+        rows = self.flow.between_rows(step, weight) and 0 <= axis < len(other.axes)
+        return other.axes[axis] if rows else None
 
     def _feature_axes(self, step: Step) -> set[int]:
         """All axes of a value that were features of something: of ``k.T @ v`` both."""

@@ -233,7 +233,7 @@ def unknown_growth(reading: Reading) -> Iterator[Note]:
     """Inner sizes that are neither a multiple nor a part of the width."""
     guesses = {
         "they were taken to": reading.doubts,
-        "as large as an input, they were taken not to": reading.dims.bound,
+        "as large as an axis of the example, they were taken not to": reading.dims.bound,
     }
     for guess, atoms in guesses.items():
         names: dict[int, list[str]] = {}

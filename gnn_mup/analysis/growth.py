@@ -33,7 +33,7 @@ class Growth(Origins):
         self.growing: set[int] = set()
         self._fixed: set[int] = set()
         self.bound: dict[int, int] = {}
-        """Classes that were taken as bound to an input because they are as large."""
+        """Classes that were taken as bound to an input because they are as large as its rows."""
         flow.is_listed, flow.same_rows = self._is_listed, self._same_rows
 
     def settle(self, streams: Iterable[int] = ()) -> None:
@@ -72,7 +72,7 @@ class Growth(Origins):
         has the sort before."""
         bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
-        returned = {self.atoms.size[a] for a in self._returned}
+        meant = {self.atoms.size[a] for a in self._returned | self.columns}
         owned, known = self.owned, self._known
         # As large as its parts are, also where it is cut into them, and one of them is a width.
         together = self.atoms.classes((atom,) for atom in self.joins)
@@ -87,7 +87,7 @@ class Growth(Origins):
             if size and width and width % size and 2 * size % width:
                 if size in sizes:
                     self.growing.discard(atom)
-                    self.bound |= {} if size in returned else {atom: size}
+                    self.bound |= {} if size in meant else {atom: size}
                 else:
                     open_[atom] = size
         self._derive(self._fixed | (owned - self.growing) | (made & self.growing))
