@@ -287,3 +287,10 @@ def test_features_merged_with_the_batch_behind_the_nodes_stay_features() -> None
     x = torch.randn(5, NODES, FEATURES, generator=torch.Generator().manual_seed(3))
     plan = planned(Diffused(), x)
     assert (plan.width, str(plan.params["dec.weight"].kind)) == (WIDTH, "width-out")
+
+
+def test_parameters_that_are_no_numbers_do_no_harm() -> None:
+    model = nn.Sequential(nn.Linear(FEATURES, WIDTH), nn.ReLU(), nn.Linear(WIDTH, OUT))
+    model.mask = nn.Parameter(torch.ones(3, dtype=torch.bool), requires_grad=False)
+    model.index = nn.Parameter(torch.arange(4), requires_grad=False)
+    assert planned(model, X).params["2.weight"].kind == "width-out"

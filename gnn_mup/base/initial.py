@@ -42,8 +42,8 @@ def tensor_rms(tensor: Tensor, padding_idx: int | None = None) -> float | None:
 
     A zero tensor gives 0; one on the meta device None. Large tensors are read piece by piece.
     """
-    if tensor.is_meta:
-        return None
+    if tensor.is_meta or not (tensor.is_floating_point() or tensor.is_complex()):
+        return None  # no numbers, or an index that is kept as a frozen parameter
     values = tensor.detach() if tensor.dim() else tensor.detach().reshape(1)
     if values.is_sparse:  # an adjacency that is kept as a frozen parameter
         values = values.coalesce().values()

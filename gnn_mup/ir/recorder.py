@@ -226,7 +226,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node, collect = self.graph[node.index - 1], name.removesuffix("_")
             node.site, whole = site, result
             result = self.quietly(lambda: getattr(torch.zeros_like(whole), collect)(*args[1:]))
-        if not node.floating or len(node.shape) < 2:
+        if not node.floating or len(node.shape) < 2 or not messages.is_floating_point():
             return
         size = unweighted(self.graph, self.node_of(messages), messages)
         self.graph.aggregations.append(Aggregation(None, size, rms(result), node.index))
