@@ -294,3 +294,30 @@ def test_parameters_that_are_no_numbers_do_no_harm() -> None:
     model.mask = nn.Parameter(torch.ones(3, dtype=torch.bool), requires_grad=False)
     model.index = nn.Parameter(torch.arange(4), requires_grad=False)
     assert planned(model, X).params["2.weight"].kind == "width-out"
+
+
+class Symmetric(Masked):
+    """Logits of pairs, added to themselves with the rows exchanged."""
+
+    def forward(self, x: Tensor, adj: Tensor, valid: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            h = lin(x)
+            logits = torch.einsum("bij,bkj->bik", h, h[:, :, :]) / WIDTH
+            logits = logits + logits.permute(0, 2, 1)
+            x = torch.einsum("bij,bjk->bik", torch.softmax(logits, 1) * adj, h).relu()
+        return self.dec(x.mean(1))
+
+
+def test_scores_of_pairs_carry_no_stream() -> None:
+    generator = torch.Generator().manual_seed(2)
+    x, adj = (torch.rand(2, NODES, n, generator=generator) for n in (FEATURES, NODES))
+    example = (x, adj, torch.ones(2, NODES))
+    plan = plan_transfer(Symmetric(), example, base=(WIDTH, 3), audit=False)
+    assert not plan.scaled_branches()
+
+
+def test_axes_without_entries_have_no_ratio() -> None:
+    model = nn.Sequential(nn.Linear(FEATURES, WIDTH), nn.ReLU(), nn.Linear(WIDTH, OUT))
+    model.nothing = nn.Parameter(torch.empty(0))
+    assert plan_transfer(model, (X,), base=(WIDTH, 1)).params["nothing"].shape == (0,)

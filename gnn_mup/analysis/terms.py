@@ -173,6 +173,8 @@ class Terms:
         carried = self.flow.carried
         if not self.graph.descendants[found.root] & self.flow.contractions:
             return []
+        if not self.flow.feature_axes.get(found.root, {0}):
+            return []  # scores of pairs, e + e.T
         whole = [x for x in found.leaves if self._is_whole(x)]
         for i, leaf in enumerate(whole):
             same = [

@@ -46,7 +46,7 @@ class Dim(NamedTuple):
     @property
     def ratio(self) -> float:
         """Size over base size; 1 for a dimension that does not grow."""
-        return 1.0 if self.base is None else self.size / self.base
+        return self.size / self.base if self.base else 1.0  # none, or an axis without entries
 
 
 @dataclass(frozen=True)
