@@ -83,8 +83,9 @@ class Growth(Origins):
         for atom in sorted(made & owned - self._fixed - known.keys()):
             (self.growing.add if self.atoms.size[atom] == width else self.growing.discard)(atom)
         for atom in sorted(self.growing & owned - made - together - known.keys()):
-            size = self._whole.get(atom, self.atoms.size[atom])
-            if size and width and width % size and 2 * size % width:
+            both = (self.atoms.size[atom], self._whole.get(atom, 0))
+            size = next((n for n in both if n and width and width % n and 2 * n % width), 0)
+            if size:
                 if size in sizes:
                     self.growing.discard(atom)
                     self.bound |= {} if size in meant else {atom: size}
