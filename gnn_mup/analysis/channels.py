@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ir.program import How, Kind, Step
+from ..ir.program import How, Kind, Operand, Step
 from .atoms import Atoms, Dim
 from .flow import Flow
 
@@ -45,9 +45,8 @@ class Channels:
         if step.kind in kept and step.operands and step.how is not How.RESHAPE:
             # A mask may stand before the features that it is multiplied with.
             told = next((o for o in step.operands if self.flow.weights[o.node]), step.only)
-            before = self.feature_axis[told.node]
-            if 0 <= before < len(told.axes) and told.axes[before] is not None:
-                return int(told.axes[before] or 0)
+            if (target := self._lands(told)) is not None:
+                return target
         if step.kind is Kind.JOIN and step.operands:
             joined = None if step.stacked else step.axis
             ends = {joined if axis == joined else o.axes[axis] for o in step.operands
@@ -57,17 +56,16 @@ class Channels:
                 return end
         if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
             for operand in reversed(step.operands[:2]):
-                axis = self.feature_axis[operand.node]
-                target = operand.axes[axis] if 0 <= axis < len(operand.axes) else None
                 features = self.flow.weights[operand.node] and self.flow.data[operand.node]
-                if features and target is not None:
+                if features and (target := self._lands(operand)) is not None:
                     return target
             for number, operand in enumerate(step.operands[:2]):  # what a weight makes
                 others = set(step.operands[1 - number].axes)
                 own = [t for t in operand.axes if t is not None and t not in others]
                 if own and self.flow.pure(operand.node):
-                    there = self._kept_by(step, number)  # a learned adjacency, and raw features
-                    return own[-1] if there is None else there
+                    rows = self.flow.between_rows(step, number)  # a learned adjacency
+                    kept_there = self._lands(step.operands[1 - number]) if rows else None
+                    return own[-1] if kept_there is None else kept_there
         if step.how is How.RESHAPE:
             known = set(self.atoms.expand(self.feature_atoms[step.only.node]))
             whole = self.atoms.expand(self.features(step.only.node))
@@ -77,12 +75,10 @@ class Channels:
                     return axis
         return rank - 1
 
-    def _kept_by(self, step: Step, weight: int) -> int | None:
-        """Where the features of what a weight between rows is multiplied with are found."""
-        other = step.operands[1 - weight]
-        axis = self.feature_axis[other.node]
-        rows = self.flow.between_rows(step, weight) and 0 <= axis < len(other.axes)
-        return other.axes[axis] if rows else None
+    def _lands(self, operand: Operand) -> int | None:
+        """The axis of a result where the features of an operand are found, if they are."""
+        axis = self.feature_axis[operand.node]
+        return operand.axes[axis] if 0 <= axis < len(operand.axes) else None
 
     def _feature_axes(self, step: Step) -> set[int]:
         """All axes of a value that were features of something: of ``k.T @ v`` both."""

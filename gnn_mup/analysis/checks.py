@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..ir.graph import Node
 from ..ir.program import How, Kind, Step
-from ..rules.display import fold_names
+from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind as Width
 from .logits import dot_products, tied_tables
@@ -239,16 +239,11 @@ def unknown_growth(reading: Reading) -> Iterator[Note]:
         names: dict[int, list[str]] = {}
         for atom, size in atoms.items():
             names.setdefault(size, []).extend(_with_axis(reading, atom))
-        told = [
-            f"{size} ({', '.join(fold_names(dict.fromkeys(many)))})"
-            for size, many in names.items()
-            if many
-        ]
-        if told:
+        if told := by_size(names):
             yield Note(
                 Code.UNKNOWN_GROWTH,
                 f"nothing shows whether these sizes grow, which are no multiple of the width "
-                f"({reading.width}); {guess}: {', '.join(told)}. Pass a second size, "
+                f"({reading.width}); {guess}: {told}. Pass a second size, "
                 "delta=build(another width), or a base, and it is known",
             )
 

@@ -60,12 +60,9 @@ class Flow(Rows):
 
     def summed_states(self, step: Step) -> tuple[int, ...]:
         """What a sum or mean over just the axis of a stack adds up."""
-        if step.kind is not Kind.REDUCE or step.how not in (How.SUM, How.MEAN):
-            return ()
         stack = self.program[step.only.node]
-        if stack.kind is not Kind.JOIN or not stack.stacked or stack.axis != step.axis:
-            return ()
-        return stack.sources
+        at_once = stack.kind is Kind.JOIN and stack.axis == step.axis
+        return self.listed_states(step) if at_once else ()
 
     def listed_states(self, step: Step) -> tuple[int, ...]:
         """What a sum or mean over the axis of a list adds up, whatever was done with its entries
@@ -120,6 +117,15 @@ class Flow(Rows):
         them. (Charges that meet each other in an energy are no layer.)"""
         later = self.graph.members(self.graph.descendants[index] & self.mixing)
         return any(self.graph.descendants[n.index] & self.contractions for n in later)
+
+    @cached_property
+    def layers(self) -> int:
+        """Mask of the steps that make a layer: weights, and rows of others that bring features (not
+        scores, one for each pair of rows)."""
+        mixing = (self.program[n.index] for n in self.graph.members(self.mixing))
+        known = self.feature_axes
+        return self.contractions | sum(1 << s.index for s in mixing if known.get(
+            s.only.node if s.kind is Kind.REDUCE else s.index))  # fmt: skip
 
     # -- how many weights a value has passed ------------------------------------------------------
 

@@ -97,8 +97,8 @@ class Growth(Origins):
 
     @cached_property
     def _whole(self) -> dict[int, int]:
-        """For classes that are factors of axes and never an axis by themselves the smallest of
-        these axes: a head's dimension is what all heads together show."""
+        """For each class the smallest axis of a weight that it is, or is a factor of: what a head's
+        dimension is, all heads together show."""
         found: dict[int, set[int]] = {}
         for step, param in self._leaves:
             for dim in self.of[step.index] if param else ():

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ..ir.graph import Graph
 from ..ir.program import How
-from ..rules.display import fold_names
+from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from ..rules.plan import Branch
 from .checks import at_their_lines
@@ -272,10 +272,10 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
             names = [u.param for u in uses if atom in dims.axes_of(reading.leaf(u.param))]
             sizes.setdefault(size, []).extend(names)
     sizes.pop(reading.width, None)
-    told = [f"{size} ({', '.join(fold_names(dict.fromkeys(n)))})" for size, n in sizes.items()]
+    told = by_size(sizes)
     text = (
         f"these inner sizes were taken to grow with the width ({reading.width}), and with nothing "
-        f"else: {', '.join(told)}. One model cannot show whether they do: pass delta=build(another "
+        f"else: {told}. One model cannot show whether they do: pass delta=build(another "
         "width), and it is known"
     )
     return [Note(Code.INNER_SIZES, text)] if told else []

@@ -43,12 +43,8 @@ def divided(flow: Flow, step: Step) -> bool:
         rows = step.sources[0]
     else:
         adjacency, rows = sorted(step.sources[:2], key=lambda source: flow.weights[source])
-        if flow.weights[
-            adjacency
-        ]:  # both are learned: scores are for pairs of rows, or stand first
-            shapes = [flow.program.shape(source)[-2:] for source in step.sources[:2]]
-            second = len(set(shapes[1])) == 1 < len(set(shapes[0]))
-            adjacency, rows = step.sources[:2][:: -1 if second else 1]
+        if flow.weights[adjacency]:  # both are learned: scores are square, or stand first
+            rows, adjacency = sorted(step.sources[1::-1], key=lambda s: _is_square(flow, s))
         if _is_weighting(flow, adjacency):
             return True
         if flow.program[flow.program.origin(adjacency)[0]].kind is Kind.LEAF:
@@ -121,9 +117,12 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
 
 def _relates(flow: Flow, step: Step) -> bool:
     """Whether a product is one of relations between rows: no weight, or square matrices."""
-    shapes = [flow.program.shape(i)[-2:] for i in (step.index, *step.sources[:2])]
-    square = all(shape == shapes[0] and len(set(shape)) == 1 for shape in shapes)
+    square = all(_is_square(flow, i) for i in (step.index, *step.sources[:2]))
     return not flow.weights[step.index] or (square and not flow.contractions >> step.index & 1)
+
+
+def _is_square(flow: Flow, index: int) -> bool:
+    return len(set(flow.program.shape(index)[-2:])) == 1
 
 
 def _divided(flow: Flow, index: int, by: AbstractSet[int]) -> bool:

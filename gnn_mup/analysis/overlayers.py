@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ..ir.program import Kind, Step
+from ..ir.program import Kind
 from .flow import Flow
 from .forms import Leaf, Sum, Verdict
 
@@ -69,18 +69,11 @@ def brought_in(found: Sum) -> list[Leaf]:
 
 
 def _made_one_from_the_other(flow: Flow, leaves: list[Leaf]) -> bool:
-    layers = flow.contractions | sum(n.bit for n in flow.graph.members(flow.mixing)
-                                     if _mixes_features(flow, flow.program[n.index]))  # fmt: skip
     return len(leaves) > 1 and all(
         flow.graph[b.node].ancestors >> a.origin & 1
-        and flow.graph.between(a.origin, b.node) & layers
+        and flow.graph.between(a.origin, b.node) & flow.layers
         for a, b in pairwise(leaves)
     )
-
-
-def _mixes_features(flow: Flow, step: Step) -> bool:
-    """Not scores, one for each pair of rows."""
-    return bool(flow.feature_axes.get(step.only.node if step.kind is Kind.REDUCE else step.index))
 
 
 def later_states(flow: Flow, values: Sequence[int]) -> bool:
@@ -102,8 +95,8 @@ def is_divided(flow: Flow, found: Sum) -> bool:
     what it begins with may be none of them."""
     count = len(found.leaves)
     later = sorted(found.leaves, key=lambda leaf: leaf.origin)[1:]
-    for leaves in (found.leaves, later):
-        if all(abs(abs(x.coefficient) * len(leaves) - 1.0) < 1e-6 for x in leaves) and later[1:]:
+    for leaves in (found.leaves, later if len(later) > 1 else found.leaves):
+        if all(abs(abs(x.coefficient) * len(leaves) - 1.0) < 1e-6 for x in leaves):
             return True
     uses = flow.program.live_uses(found.root)
     if len(uses) != 1 or uses[0].kind is not Kind.PRODUCT or len(uses[0].operands) != 1:

@@ -98,8 +98,9 @@ def base_name(qualified: str) -> str:
     return name if space in ("aten", "prims") else f"{space}.{name}"
 
 
-def spelled(name: str, args: tuple[Any, ...]) -> str:
+def name_of(func: Any, args: tuple[Any, ...]) -> str:
     """One name for one operation: ``adj @ x``, ``adj.mm(x)`` and ``torch.sparse.mm(adj, x)``."""
+    name = base_name(str(func))
     first, second = CONTRACTED.get(name, (0, 0))
     if name in ("mm", "addmm") and _is_sparse(args[first]) and not _is_sparse(args[second]):
         return f"_sparse_{name}"

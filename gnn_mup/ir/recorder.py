@@ -174,7 +174,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.paused or torch._C._current_graph_task_id() != -1:  # a gradient is being taken
             return func(*args, **kwargs)
-        name = ops.spelled(ops.base_name(str(func)), args)
+        name = ops.name_of(func, args)
         if name in ops.SHAPE_ONLY:
             result = func(*args, **kwargs)
             self._record_outputs(name, (), {}, result, None)

@@ -57,7 +57,7 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = ops.base_name(str(func))
+        name = ops.name_of(func, args)
         if not self.paused and name not in ops.SHAPE_ONLY:
             self._encode((*args, *kwargs.values()))  # new leaves get their numbers first
             consumers = self._consumers(name)

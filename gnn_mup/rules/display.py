@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .optimizers import OPTIMIZERS
 from .placement import Basis
@@ -196,6 +196,12 @@ def folded(records: Iterable[ParamRecord]) -> list[tuple[str, ParamRecord]]:
         after = f"{record.init_after:.1g}" if record.init_factor != 1.0 else ""
         groups.setdefault((*key, *numbers, after, record.trainable), []).append(record)
     return [(_pattern([r.name for r in same]), same[0]) for same in groups.values()]
+
+
+def by_size(names: Mapping[int, Iterable[str]]) -> str:
+    """``12 (q.weight, k.weight), 128 (out.weight)``: sizes, with the weights that have them."""
+    folded = {size: fold_names(dict.fromkeys(many)) for size, many in names.items()}
+    return ", ".join(f"{size} ({', '.join(many)})" for size, many in folded.items() if many)
 
 
 def fold_names(names: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ from ..rules.notes import Code, Note
 from .classes import GAMMA, OUTPUT, QUERY, Method, method_of
 from .operate import Operation
 from .recompile import check_source
-from .rewrite import FACTOR, FunctionKey, SourceEdit, all_edits, check_edit
+from .rewrite import FACTOR, FunctionKey, NotEditable, SourceEdit, all_edits, check_edit
 from .route import Step, route
 
 Factor = tuple[str, str]
@@ -121,8 +121,9 @@ class Drafts:
     def leave_out(self, site: Site, what: str, error: SurgeryError) -> None:
         """Write down what cannot be edited; what would be edited wrongly is a problem."""
         if not isinstance(error, TwoMeanings):
-            text = str(error)  # an edit knows the line, and the site its file
-            text = f"{site.file}:{text[5:]}" if text.startswith("line ") else text
+            text = str(error)
+            if isinstance(error, NotEditable):  # it knows the line, and the site its file
+                text = f"{site.file}:{error.line}: {error.reason}"
             self.left_out.append(LeftOut(site, what, text))
         elif str(error) not in self.problems:
             self.problems.append(str(error))
@@ -167,6 +168,7 @@ class Drafts:
         if any(d.output is not None or d.query is not None for d in self.drafts.values()):
             return None
         factors: dict[Pair, float] = {}
+        skips = dict(skips)
         known = {pair for pairs in self.scaled.values() for pair in pairs}
         for (module, attribute), pairs in self.scaled.items():
             for pair in dict.fromkeys(pairs):
@@ -179,7 +181,7 @@ class Drafts:
             gamma = self.of(found.module).gamma if found.module in self.drafts else None
             if gamma is not None and found.node in skips:  # a connection is put round the sum
                 start, scale = skips[found.node]
-                skips = {**skips, found.node: (start, scale * gamma)}
+                skips[found.node] = (start, scale * gamma)
                 continue
             for pair in readers(graph, found.node) if gamma is not None else ():
                 factors[pair] = factors.get(pair, 1.0) * (gamma or 1.0)

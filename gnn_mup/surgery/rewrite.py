@@ -144,7 +144,7 @@ class Rewriter(ast.NodeTransformer):
             return self._augmented(node, which, factor)
         if isinstance(node, ast.Call):
             return called(node, which, factor)
-        raise _cannot(node)
+        raise NotEditable(node)
 
     def _enter(self, node: Any, edit: SourceEdit) -> ast.Call:
         """f(x) -> enter(f, owner, slot)(x), or f(enter(x, owner, slot)) where a library calls x."""
@@ -207,11 +207,16 @@ def check_edit(node: ast.AST, action: str) -> None:
     Rewriter((), whole, "self")._apply(copy.deepcopy(node), SourceEdit(position, action, 0))
 
 
-def _cannot(node: ast.AST) -> SurgeryError:
-    return SurgeryError(
-        f"line {getattr(node, 'lineno', '?')}: {unparsed(node)!r} adds a residual branch in a way "
-        "that cannot be scaled. Write it as x + branch, or write 1/L there and pass residual='off'"
-    )
+class NotEditable(SurgeryError):
+    """An expression that is a sum of a sort that no edit knows, and its line."""
+
+    def __init__(self, node: ast.AST) -> None:
+        self.line = getattr(node, "lineno", "?")
+        self.reason = (
+            f"{unparsed(node)!r} adds a residual branch in a way that cannot be scaled. Write it "
+            "as x + branch, or write 1/L there and pass residual='off'"
+        )
+        super().__init__(f"line {self.line}: {self.reason}")
 
 
 def called(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
@@ -224,7 +229,7 @@ def called(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
         return _message(node, factor)  # x.index_add(0, index, rows)
     names = SUMMANDS.get(func.attr.removesuffix("_")) if isinstance(func, ast.Attribute) else None
     if names is None or any(isinstance(a, ast.Starred) for a in node.args):
-        raise _cannot(node)
+        raise NotEditable(node)
     assert isinstance(func, ast.Attribute)
     order = ("input", *(name for name in names if name != "input"))
     args, keywords = list(node.args), list(node.keywords)
@@ -243,7 +248,7 @@ def called(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
         scaled = ast.Call(ast.Attribute(func.value, name, ast.Load()), [factor], [])
         func = ast.Attribute(scaled, func.attr, ast.Load())
     else:
-        raise _cannot(node)
+        raise NotEditable(node)
     return ast.Call(func, args, keywords)
 
 
@@ -256,10 +261,10 @@ def element(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
     built_in = isinstance(node.func, ast.Name) and node.func.id == BUILT_IN_SUM
     starts = [*node.args[1:], *(k.value for k in node.keywords)] if built_in else []
     if any(not isinstance(start, ast.Constant) for start in starts):
-        raise _cannot(node)  # sum([h], x)
+        raise NotEditable(node)  # sum([h], x)
     listed = _summands(node)
     if not isinstance(listed, ast.List | ast.Tuple) or which >= len(listed.elts):
-        raise _cannot(node)
+        raise NotEditable(node)
     listed.elts[which] = _times(listed.elts[which], factor)
     return node
 
@@ -303,13 +308,13 @@ def _message(node: Any, factor: ast.expr) -> ast.expr:
             ]
         return ast.Call(node.func, args, keywords)
     if not isinstance(node, ast.expr):
-        raise _cannot(node)
+        raise NotEditable(node)
     return ast.BinOp(node, ast.Mult(), factor)
 
 
 def _open(node: Any, slot: int) -> ast.expr:
     if not isinstance(node, ast.Call):
-        raise _cannot(node)
+        raise NotEditable(node)
     layer = ast.NamedExpr(ast.Name(f"_gnn_mup_layer_{slot}", ast.Store()), node.func)
     store = ast.Name(f"_gnn_mup_input_{slot}", ast.Store())
     args, keywords = list(node.args), list(node.keywords)
@@ -321,5 +326,5 @@ def _open(node: Any, slot: int) -> ast.expr:
     elif keywords and keywords[0].arg is not None:
         keywords[0] = ast.keyword(keywords[0].arg, ast.NamedExpr(store, keywords[0].value))
     else:
-        raise _cannot(node)
+        raise NotEditable(node)
     return ast.Call(layer, args, keywords)
