@@ -85,7 +85,11 @@ class Features:
                     sizes = {s: [n for n in self.program.shape(s) if n > 1] for s in step.sources}
                     met |= {row for s in sizes if len(sizes[s]) > 1 for row in made.get(s, ())}
                     whole = [s for s in sizes if self.program.shape(s) == self.program.shape(here)]
-                    added |= {row for s in whole if len(sizes[s]) > 1 for row in rows.get(s, ())}
+                    all_rows = {row for s in whole if len(sizes[s]) > 1 for row in rows.get(s, ())}
+                    added |= all_rows
+                    others = [s for s in sizes if not self.pure(s)]  # x + f(x) of the rows
+                    beside |= {row for row in all_rows for s in others
+                               if self.graph[s].ancestors >> row & 1}  # fmt: skip
                 elif step.kind is Kind.JOIN and step.axis == len(self.program.shape(here)) - 1:
                     beside |= frozenset().union(*found) if len(found) < len(step.sources) else set()
         return frozenset(beside | (met & (layered | added)))

@@ -94,7 +94,13 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         "these layers",
     )
     gates = lines(
-        (s for s in streams.sums if s.verdict is Verdict.GATE and _on_a_stream(reading, s)),
+        (
+            s
+            for s in streams.sums
+            if s.verdict is Verdict.GATE
+            and _on_a_stream(reading, s)
+            and graph[s.root].ancestors & reading.flow.mixing
+        ),
         "the state is updated through a gate here: no depth limit",
     )
     stages = lines(

@@ -54,11 +54,14 @@ class Nesting:
         """``state = mlp(pool(h) + state)``, layer after layer, beside a stream that takes it up: a
         second recurrence, which goes through weights and round every step."""
         roots = {s.root for s in self._steps()}
+        added = {leaf.origin for s in self._steps() for leaf in s.branches}
         kinds = (Verdict.NONE, Verdict.LEARNED, Verdict.INSIDE)
         for found in self.sums if roots else ():
             early = self.before.get(found.root)
             if early is None or found.verdict not in kinds or found.lone:
                 continue
+            if found.root in added and len(self.flow.program.uses[found.root]) == 1:
+                continue  # what a step adds, and nothing else takes up
             if any(self.flow.on_edges[x.node] for x in found.leaves):
                 continue
             if any(self.flow.carried[x.node] >> early.root & 1 for x in found.leaves):

@@ -43,7 +43,8 @@ def divided(flow: Flow, step: Step) -> bool:
         rows = step.sources[0]
     else:
         adjacency, rows = sorted(step.sources[:2], key=lambda source: flow.weights[source])
-        if flow.weights[adjacency]:  # both are learned: scores are square, or stand first
+        if flow.weights[adjacency] or (flow.weights[rows] and not _is_square(flow, adjacency)):
+            # It is learned (and its rows may be data): scores are square, or stand first.
             rows, adjacency = sorted(step.sources[1::-1], key=lambda s: _is_square(flow, s))
         if _is_weighting(flow, adjacency):
             return True

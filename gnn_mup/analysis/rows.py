@@ -57,6 +57,8 @@ class Rows(Features):
         ``alone``) not of features alone."""
         slots = [(step.sources[number], axis) for pair in step.summed for number, axis in pair
                  if number != weight]  # fmt: skip
+        if any(self.program.shape(i)[a] == 1 for i, a in slots):
+            return False  # one row mixes with no other
         both = frozenset() if alone else self.merged
         rows = all(a not in self.feature_axes[i] or (i, a) in both for i, a in slots)
         return bool(slots and self.feature_axes) and step.how is not How.CONVOLUTION and rows
@@ -224,10 +226,9 @@ class Rows(Features):
         is what a layer keeps or makes where it names each row once."""
         index = self._unshifted(index)
         step = self.program[index]
-        if step.kind is Kind.JOIN and step.stacked:  # both ends, sorted or made unique
-            return not self.graph[index].ancestors & self._reals
-        if step.kind is Kind.JOIN:  # edges of several graphs
-            return any(map(self.is_relation, step.sources))
+        if step.kind is Kind.JOIN:  # edges of several graphs; both ends, sorted or made unique
+            given = step.stacked and not self.graph[index].ancestors & self._reals
+            return given or any(map(self.is_relation, step.sources))
         if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
             return self.is_relation(step.sources[0])
         named_once = self.graph[index].distinct or index in self._written_at

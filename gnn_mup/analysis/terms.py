@@ -154,7 +154,7 @@ class Terms:
         start = self._latest_common(leaf, other)
         if start < 0 or self.flow.carried[other.node] >> start & 1:
             return False
-        higher = self.flow.degree[other.node] > self.flow.degree[leaf.node]
+        higher = self.flow.degree[other.node] >= self.flow.degree[leaf.node]
         whole = self._is_whole(leaf) and not self.flow.on_edges[leaf.node]
         return whole and self.flow.learned(start, other.node) and higher
 
