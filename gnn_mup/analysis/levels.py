@@ -1,4 +1,4 @@
-"""The depth L: how many steps lie on the longest path of the stream."""
+"""The depth L: how many steps the longest stream has."""
 
 from __future__ import annotations
 
@@ -7,51 +7,36 @@ from .forms import Sum
 
 
 def set_levels(flow: Flow, steps: list[Sum]) -> int:
-    """L: message-passing steps on the longest path of the stream. A stream that has none of them
-    beside one that has (edge features, an encoder's own layers) counts its own steps for itself.
-    Where messages are passed just once, by a sum that is not repeated, it is the repeated ones."""
+    """L: message-passing steps on the longest stream. A stream that has none of them beside one
+    that has (edge features, an encoder's own layers) counts its own steps for itself. Where
+    messages are passed just once, by a sum that is not repeated, it is the repeated ones."""
     counted = [s for s in steps if s.mixes] or steps
     if len(counted) == 1 and counted[0].lone:
         counted = [s for s in steps if not s.lone] or counted
     own = {s.root for s in counted}
-    alone = _alone(flow, steps, own)
-    by_root = {s.root: s for s in steps}
-    levels = [0] * len(flow.program)
-    for step in flow.program:
-        here = by_root.get(step.index)
-        levels[step.index] = max((levels[p] for p in step.sources), default=0)
-        if here is None:
-            continue
+    streams: list[list[Sum]] = []
+    before: dict[int, list[Sum]] = {}
+    for here in sorted(steps, key=lambda s: s.root):
         assert here.stream is not None
-        if here.root in alone:
-            carried = flow.carried[here.stream.origin]
-            here.level = 1 + max((s.level for s in alone[here.root] if carried >> s.root & 1),
-                                 default=0)  # fmt: skip
-            continue
-        below = levels[here.stream.origin]
-        before = by_root.get(here.stream.origin)
-        if before is not None and not _made_after(flow, here, before):
-            below -= before.root in own
-            here.level = max(before.level, below + (here.root in own))
-        else:
-            here.level = below + (here.root in own)
-        levels[step.index] = here.level
+        carried = flow.carried[here.stream.origin]
+        met = [s for s in streams if any(carried >> x.root & 1 for x in s)]
+        before[here.root] = [x for s in met for x in s if carried >> x.root & 1]
+        streams = [s for s in streams if s not in met]
+        streams.append([x for s in met for x in s] + [here])
+    for stream in streams:
+        counts = own if any(s.root in own for s in stream) else {s.root for s in stream}
+        for here in stream:
+            _set_level(flow, here, before[here.root], counts)
     return max((s.level for s in counted), default=0)
 
 
-def _alone(flow: Flow, steps: list[Sum], counted: set[int]) -> dict[int, list[Sum]]:
-    """The sums of streams that hold none of those counted, each with its stream."""
-    streams: list[list[Sum]] = []
-    for here in sorted(steps, key=lambda s: s.root):
-        assert here.stream is not None
-        before = flow.carried[here.stream.origin]
-        same = next((s for s in streams if any(before >> x.root & 1 for x in s)), None)
-        if same is None:
-            streams.append([here])
-        else:
-            same.append(here)
-    return {s.root: many for many in streams for s in many
-            if not any(x.root in counted for x in many)}  # fmt: skip
+def _set_level(flow: Flow, here: Sum, before: list[Sum], counts: set[int]) -> None:
+    assert here.stream is not None
+    below = max((s.level for s in before), default=0)
+    here.level = below + (here.root in counts)
+    last = next((s for s in before if s.root == here.stream.origin), None)
+    if last is not None and last.root in counts and not _made_after(flow, here, last):
+        here.level = below  # two branches of one layer, added one after the other
 
 
 def _made_after(flow: Flow, late: Sum, early: Sum) -> bool:

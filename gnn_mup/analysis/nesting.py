@@ -84,8 +84,10 @@ class Nesting:
 
     def _inside_branches(self) -> None:
         """A sum of another sort whose every way to the outputs leads through a branch is a detail
-        of that branch."""
-        entries = {pair for s in self._steps() for pair in entries_of(self.flow, s)}
+        of that branch; unless there is but one such branch, and the layers lie inside it."""
+        chained = {*self.before, *(s.root for s in self.before.values())}
+        steps = [s for s in self._steps() if s.root in chained]
+        entries = {pair for s in steps for pair in entries_of(self.flow, s)}
         free = {i for i in self.graph.outputs}
         for step in reversed(self.flow.program.steps):
             uses = self.flow.program.uses[step.index]

@@ -153,7 +153,7 @@ class Streams(Terms):
             if all(
                 self.graph[s.node].ancestors >> a.origin & 1 and s.origin != a.origin
                 for s in starts for a in again
-            ) and any(self.flow.learned(early.root, x.node) for x in fresh):  # fmt: skip
+            ) and any(self._made_from(early.root, x) for x in fresh):  # fmt: skip
                 found.verdict = Verdict.INITIAL
                 return
         if self._nested(found, early):
@@ -319,8 +319,11 @@ class Streams(Terms):
             known = early is None or early.root in self.before or early.lone
             if early is None or known or early.verdict is Verdict.INSIDE:
                 continue
-            kept = found.verdict not in ONCE
-            if not kept or len(early.leaves) != len(found.leaves):
+            if found.verdict in ONCE:
+                continue
+            if len(early.leaves) != len(found.leaves):  # f(a + b) with an identity for f
+                if found.residual:
+                    self._judge_once(early)
                 continue
             if found.residual and self._learned_skip(early):  # a stage begins with a projection
                 early.verdict = Verdict.LEARNED
