@@ -12,6 +12,7 @@ from ..ir.program import How, Kind, Step
 from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind as Width
+from .forms import expression_of
 from .logits import dot_products, tied_tables
 from .normalised import divided
 from .places import Places
@@ -82,26 +83,23 @@ def inputs(reading: Reading) -> Iterator[Note]:
 def pooling(reading: Reading) -> Iterator[Note]:
     """Sums over the nodes of a graph."""
     flow, program = reading.flow, reading.program
+    found: dict[object, list[float]] = {}
     for step in program:
         wide = flow.data[step.index] and flow.weights[step.index] and step.operands
         if not wide or not reading.graph[step.index].floating:
             continue
         source = step.sources[0]
         rows, left = program.shape(source), program.shape(step.index)
-        if (
-            step.kind is Kind.REDUCE
-            and step.how is How.SUM
-            and len(left) > 1
-            and step.axis is not None
-        ):
-            if step.axis > 0 and not _over_nodes(reading, step):
+        if step.kind is Kind.REDUCE and step.how is How.SUM and left and step.axis is not None:
+            one = len(left) == 1  # graph after graph, each for itself
+            if (step.axis > 0 or one) and not _over_nodes(reading, step):
                 continue
             product = program[source]
             parts = product.sources if product.kind is Kind.PRODUCT else (source,)
             origins = [program[program.origin(p)[0]] for p in parts]
             stacks = [o.kind is Kind.JOIN and o.axis == step.axis for o in origins]
             # Fewer summands than rows left: relations or heads (HAN), not nodes.
-            fewer = rows[0] > left[0] or step.axis > 0
+            fewer = rows[0] > left[0] or step.axis > 0 or one
             over = not any(stacks) and fewer and reading.is_wide(step.index)
             rows, left = (rows[step.axis],), (1,)
         elif step.kind is Kind.SCATTER and step.how is How.SUM and step.axis == 0:
@@ -109,12 +107,14 @@ def pooling(reading: Reading) -> Iterator[Note]:
         else:
             continue
         if over:
-            yield Note(
-                Code.SUM_POOLING,
-                f"sum pooling over {rows[0] / max(left[0], 1):.3g} nodes on average: its output, "
-                "and with it the learning rate that is stable, grows with the graphs. Mean pooling "
-                "would not",
-            )
+            found.setdefault(expression_of(flow, step.index), []).append(rows[0] / max(left[0], 1))
+    for counts in found.values():
+        yield Note(
+            Code.SUM_POOLING,
+            f"sum pooling over {sum(counts) / len(counts):.3g} nodes on average: its output, and "
+            "with it the learning rate that is stable, grows with the graphs. Mean pooling would "
+            "not",
+        )
 
 
 def _over_nodes(reading: Reading, step: Step) -> bool:
@@ -249,9 +249,12 @@ def unknown_growth(reading: Reading) -> Iterator[Note]:
 
 
 def _with_axis(reading: Reading, atom: int) -> list[str]:
-    """The weights that have a class among their axes."""
+    """The weights that have a class among their axes, or one that grows with it alone: what it is
+    put together to with what is fixed, or in doubt as well."""
+    dims = reading.dims
+    axes = dims.along(atom, dims.growing - reading.doubts.keys())
     uses = (use for use in reading.uses.found if use.how != "vector")
-    return [u.param for u in uses if atom in reading.dims.axes_of(reading.leaf(u.param))]
+    return [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
 
 
 @check

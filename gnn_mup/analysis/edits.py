@@ -87,7 +87,7 @@ def _normed_later(flow: Flow, root: int) -> bool:
     """Whether a norm stands on the stream behind a sum."""
     later = flow.graph.members(flow.graph.descendants[root])
     return any(
-        flow.program[n.index].kind is Kind.NORM and flow.carried[n.index] >> root & 1 for n in later
+        flow.carried[n.index] >> root & 1 and flow.is_norm(flow.program[n.index]) for n in later
     )
 
 

@@ -87,7 +87,8 @@ class Flow(Rows):
         return soft and (origin != index or self.program[origin].axis == axis)
 
     def _normalised(self, a: Operand, b: Operand) -> tuple[int, ...]:
-        """``x / std(x)`` carries x; a gate, which knows of weights, carries nothing."""
+        """``x / std(x)`` and ``x * sigmoid(x)`` carry x; a gate, which knows of weights, carries
+        nothing."""
         for value, scale in ((a, b), (b, a)):
             if value.power != 1:
                 continue
@@ -97,16 +98,34 @@ class Flow(Rows):
             ]
             if narrow and not self._ancestors(scale.node) & self.contractions:
                 return (value.node,)
-            common = self._ancestors(value.node) & self._ancestors(scale.node)
-            start = common.bit_length() - 1  # g * x * rsqrt(mean(x^2)): the two meet in x
-            if start in (-1, scale.node) or self.learned(start, scale.node):
-                continue
-            way = [self.program[n.index] for n in self.graph.members(self.graph.between(
-                start, scale.node))]  # fmt: skip
+            way = self._apart(value, scale)
             averages = any(s.kind is Kind.SCATTER or s.how in (How.MEAN, How.SPREAD) for s in way)
-            if narrow or averages:
+            activation = all(s.kind is Kind.POINTWISE for s in way)  # x * sigmoid(x)
+            if way and (narrow or averages or activation):
                 return (value.node,)
         return ()
+
+    def _apart(self, value: Operand, scale: Operand) -> list[Step]:
+        """The steps, none a weight, that make a factor of what it is multiplied with:
+        ``g * x * rsqrt(mean(x^2))``, the two meet in x."""
+        start = (self._ancestors(value.node) & self._ancestors(scale.node)).bit_length() - 1
+        if start in (-1, scale.node) or self.learned(start, scale.node):
+            return []
+        way = self.graph.members(self.graph.between(start, scale.node))
+        return [self.program[n.index] for n in way]
+
+    def is_norm(self, step: Step) -> bool:
+        """Whether a step brings features to order one: a norm, or one that is written out."""
+        both = [o for o in step.operands if self.data[o.node]][:2]
+        if step.kind is not Kind.PRODUCT or len(both) < 2:
+            return step.kind is Kind.NORM
+        for value, scale in (both, both[::-1]):
+            way = self._apart(value, scale) if value.power == 1 else []
+            below = scale.power < 0 or any(s.how is How.RECIPROCAL or any(
+                o.power < 0 for o in s.operands) for s in way)  # fmt: skip
+            if below and any(s.how in (How.MEAN, How.SPREAD, How.LENGTH) for s in way):
+                return True
+        return False
 
     def learned(self, start: int, end: int) -> bool:
         """Whether a weight is contracted on the way from one value to another."""

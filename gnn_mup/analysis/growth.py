@@ -191,7 +191,7 @@ class Growth(Origins):
         found = []
         for over, stay in self.matched:
             classes = set(self.atoms.expand(over))
-            for made, sources in self._links:
+            for made, sources in self.links:
                 classes |= sources if classes & made else set()
             found.append((classes, self.atoms.classes(stay)))
         return found
@@ -223,9 +223,16 @@ class Growth(Origins):
                     self.growing.discard(root)
 
     def is_own(self, atom: int) -> bool:
-        """Whether a class grows, and nothing but the layers that make and read it has to do with
-        it: it is no part of another, and no others are made of it."""
-        return atom in self.growing and not any(atom in a | b for a, b in self._links)
+        """Whether a class grows, and nothing but the layers that make and read it shows it: it is
+        no part of another, and nothing was cut off it or put together to make it."""
+        tied = (made if new in self.joins else made | parts
+                for new, (made, parts) in zip(self.made_of, self.links, strict=True))  # fmt: skip
+        return atom in self.growing and not any(atom in classes for classes in tied)
+
+    def along(self, atom: int, certain: set[int]) -> set[int]:
+        """A class with all that it is put together to, where no ``certain`` one is beside it."""
+        return {atom}.union(*(made for made, parts in self.links
+                              if atom in parts and not certain & parts))  # fmt: skip
 
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))

@@ -100,6 +100,7 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
             if s.verdict is Verdict.GATE
             and _on_a_stream(reading, s)
             and graph[s.root].ancestors & reading.flow.mixing
+            and graph.descendants[s.root] & reading.flow.mixing
         ),
         "the state is updated through a gate here: no depth limit",
     )
@@ -267,17 +268,17 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
     for use in uses:
         for axis in (*use.in_axes, *use.out_axes):
             classes = dims.atoms.expand(dims.of[reading.leaf(use.param)][axis])
-            if len(classes) == 1 and (use.how == "matrix" or reading.in_branch(use.node)):
+            if len(classes) == 1:
                 branch = inside.get(classes[0], True) and reading.in_branch(use.node)
                 inside[classes[0]] = branch
-    for atom, branch in inside.items():
+    own = {a for a in inside if dims.is_own(a) and dims.atoms.size[a] != reading.width}
+    for atom in [a for a in inside if a in own and a not in reading.doubts]:
         size = dims.atoms.size[atom]
-        usual = branch and reading.width <= size <= FEED_FORWARD * reading.width
-        usual |= atom in dims.split_widths
-        if dims.is_own(atom) and atom not in reading.doubts and not usual:
-            names = [u.param for u in uses if atom in dims.axes_of(reading.leaf(u.param))]
+        usual = inside[atom] and reading.width <= size <= FEED_FORWARD * reading.width
+        if not usual and atom not in dims.split_widths:
+            axes = dims.along(atom, dims.growing - own - reading.doubts.keys())
+            names = [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
             sizes.setdefault(size, []).extend(names)
-    sizes.pop(reading.width, None)
     told = by_size(sizes)
     text = (
         f"these inner sizes were taken to grow with the width ({reading.width}), and with nothing "

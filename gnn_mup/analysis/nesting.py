@@ -45,7 +45,7 @@ class Nesting:
                 outer.verdict = Verdict.LONG
             else:
                 for found in inside:
-                    if not self._broadcast_by(found, outer):
+                    if not self._broadcast_by(found, outer) and not self._beside(found, outer):
                         found.verdict = Verdict.INSIDE
 
         self._inside_branches()
@@ -113,6 +113,16 @@ class Nesting:
         uses = self.flow.program.uses
         ways = reached([inner.root], lambda here: [u for u in uses[here] if u != outer.root])
         return any(self.graph.output_mask >> here & 1 for here in ways)
+
+    def _beside(self, inner: Sum, outer: Sum) -> bool:
+        """Whether the inner sum carries on steps that the outer one's branch knows nothing of: a
+        stream of its own, which the last layer reads for the last time."""
+        early = self.before.get(inner.root)
+        if early is None or not early.residual or self._on_stream_of(inner, outer):
+            return False
+        assert inner.stream is not None
+        carried = self.flow.carried[inner.stream.origin] >> early.root & 1
+        return bool(carried) and not self.is_inside(early, outer)
 
     def _on_stream_of(self, inner: Sum, outer: Sum) -> bool:
         assert inner.stream is not None

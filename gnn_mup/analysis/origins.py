@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Container
 from functools import cached_property
 
-from ..ir.program import Kind, Step
+from ..ir.program import Kind, Step, reached
 from .atoms import Dim
 from .dims import Dims
 
@@ -69,11 +69,23 @@ class Origins(Dims):
 
     @cached_property
     def _ends(self) -> set[int]:
-        """Classes of outputs that no weight reads: ``return self.head(h), h`` and ``return a @ b.T,
-        a, b`` hand features out beside what is made of them."""
+        """Classes of outputs that no weight reads: ``return self.head(h), h * mask`` and ``return a
+        @ b.T, a, b`` hand features out beside what is made of them."""
         graph, weights = self.program.graph, self.flow.contractions | self.flow.dot_products
-        last = [i for i in self._outputs if not graph.descendants[i] & weights & graph.live]
-        return self.atoms.classes(map(self.features, last))
+
+        def onward(here: int) -> tuple[int, ...]:
+            made = self.flow.contractions >> here & 1
+            return () if made else self.flow.carries(self.program[here])
+
+        def is_read(here: int) -> bool:
+            return bool(graph.descendants[here] & weights & graph.live)
+
+        def is_end(output: int) -> bool:
+            ways = reached([output], onward)
+            makers = [i for i in ways if self.flow.contractions >> i & 1]
+            return not is_read(output) and not (makers and all(map(is_read, makers)))
+
+        return self.atoms.classes(map(self.features, filter(is_end, self._outputs)))
 
     @cached_property
     def _read(self) -> set[int]:
@@ -89,13 +101,13 @@ class Origins(Dims):
         """Some classes with all that they are put together to or that is taken from them, and for
         atoms in ``back`` also the other way round."""
         for _ in range(3):
-            for atom, (made, sources) in zip(self.made_of, self._links, strict=True):
+            for atom, (made, sources) in zip(self.made_of, self.links, strict=True):
                 found |= made if found & sources else set()
                 found |= sources if atom in back and found & made else set()
         return found
 
     @cached_property
-    def _links(self) -> list[tuple[set[int], set[int]]]:
+    def links(self) -> list[tuple[set[int], set[int]]]:
         """Classes of axes that are parts of others, or others side by side, with those."""
         classes = self.atoms.classes
         return [(classes([(atom,)]), classes([dim])) for atom, dim in self.made_of.items()]
@@ -168,7 +180,7 @@ class Origins(Dims):
         new = [*brought, *(s for s in self.program if s.kind is Kind.MADE)]
         learned = self._learned
         found = self.atoms.classes(dim for s in new for dim in self.of[s.index]) - learned
-        for made, sources in self._links:
+        for made, sources in self.links:
             found |= made - learned if sources and sources <= found else set()
         return found
 

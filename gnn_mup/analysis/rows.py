@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import NamedTuple
 
+from ..ir.graph import Ref
 from ..ir.program import How, Kind, Operand, Step, reached
 from .features import Features
 
@@ -154,7 +155,7 @@ class Rows(Features):
         ends = [
             (rows, chosen)
             for rows, chosen in self._gathers(step)
-            if self._other_end(*(self.program.origin(i)[0] for i in (chosen, step.sources[1])))
+            if self._other_end(self._named[chosen], self._named[step.sources[1]])
         ]
         if any(self.same_rows(rows, step.index) or self._two_ends(chosen, step.sources[1])
                for rows, chosen in ends):  # fmt: skip
@@ -162,7 +163,7 @@ class Rows(Features):
         given = [chosen for _, chosen in ends if self.is_relation(chosen)]
         # Rows that know two ends, and are collected by neither, are pooled: edges of a graph.
         return bool(given) and (
-            len({self.program.origin(chosen)[0] for chosen in given}) == 1
+            len({self._named[chosen] for chosen in given}) == 1
             or any(self._shared(chosen, step.sources[1]) for chosen in given)
         )
 
@@ -181,22 +182,49 @@ class Rows(Features):
                  for chosen in step.sources[1:]]  # fmt: skip
         return [pair for pair in found if self.weights[pair[0]]] or found
 
+    @cached_property
+    def _named(self) -> list[int]:
+        """For each value what it is a view of; of whole numbers the first that was made in the very
+        same way (``edge_index[0]``, taken anew by every layer)."""
+        known: dict[object, int] = {}
+        found: list[int] = []
+
+        def named(arg: object) -> object:
+            if isinstance(arg, Ref):
+                return found[arg.node]
+            return tuple(map(named, arg)) if isinstance(arg, tuple | list) else repr(arg)
+
+        for step in self.program:
+            node, origin = self.graph[step.index], self.program.origin(step.index)[0]
+            if origin != step.index:
+                found.append(found[origin])
+            elif node.floating or not step.operands or step.how is How.NOISE:
+                found.append(step.index)
+            else:
+                called = named(node.args), named(sorted(node.kwargs.items()))
+                key = (node.op, node.output, *called)
+                found.append(known.setdefault(key, step.index))
+        return found
+
     def _shared(self, one: int, other: int) -> bool:
         """Whether two indices were taken from the same numbers: both ends of given edges."""
         return bool(self.numbers(one) & self.numbers(other))
 
     def numbers(self, index: int) -> set[int]:
-        """The inputs that numbers of rows come from: an edge index, the graphs of nodes."""
+        """The inputs that numbers of rows come from: an edge index, the graphs of nodes (and of
+        edges: ``batch[edge_index[0]]`` numbers graphs, whatever chooses them)."""
 
         def whole(here: int) -> list[int]:
-            return [s for s in self.program[here].sources if not self.graph[s].floating]
+            step = self.program[here]
+            taken = step.sources[:1] if step.kind is Kind.ROWS else step.sources
+            return [s for s in taken if not self.graph[s].floating]
 
         return {here for here in reached([index], whole) if not whole(here)}
 
     def _two_ends(self, one: int, other: int) -> bool:
         """Whether two indices are taken from one: edges, wherever they come from (neighbours that
         are found on the way)."""
-        ends = [self.program[self.program.origin(i)[0]] for i in (one, other)]
+        ends = [self.program[self._named[i]] for i in (one, other)]
         taken = all(s.kind is Kind.PICK and s.how is not How.MASK for s in ends)
         return taken and ends[0].sources[:1] == ends[1].sources[:1] and ends[0] is not ends[1]
 

@@ -60,7 +60,7 @@ def compare_depths(reading: Reading, others: Sequence[Reading]) -> Compared:
     for key, counts in sizes.items():
         if len(set(counts)) == 1:
             found.fixed.add(key)
-            _no_step(mine[key])
+            _no_step(s for s in mine[key] if not reading.streams.one_more(s))
             continue
         found.repeated.add(key)
         best = counts.index(max(counts))

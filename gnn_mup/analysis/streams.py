@@ -196,7 +196,7 @@ class Streams(Terms):
             if found.root in self.before or (found.root in after and not found.lone):
                 continue
             self._judge_once(found)
-            if found.residual and self._once(found, streams) and not self._like(found, streams):
+            if found.residual and self._once(found, streams) and not self.one_more(found):
                 round_steps = any(self._goes_round(found, s) for s in streams)
                 found.verdict = Verdict.LONG if round_steps else Verdict.NONE
         self._judge_single([s for s in self.sums if s.residual and not s.lone])
@@ -205,7 +205,7 @@ class Streams(Terms):
         """A sum that runs once, in no chain of such, behind streams whose steps are repeated: a
         deeper model has no more of it."""
         repeated = sum(1 << s.root for s in streams)
-        single = [s for s in self.steps if s.lone and repeated and not self._like(s, streams)]
+        single = [s for s in self.steps if s.lone and repeated and not self.one_more(s)]
         ways = {s.root: self.flow.carried[s.stream.node] for s in single if s.stream is not None}
         for found in single:
             mine, others = ways[found.root], [root for root in ways if root != found.root]
@@ -222,17 +222,13 @@ class Streams(Terms):
             here |= carried[leaf.node]
         return any(here >> s.root & 1 for s in streams)
 
-    def _like(self, found: Sum, streams: list[Sum]) -> bool:
-        """Whether the last of the layers is written out behind the loop: what is added was made by
-        the expression that makes what the steps before add."""
-        made = {self._made_by(leaf) for s in streams for leaf in s.branches
-                if self.flow.carried[found.root] >> s.root & 1}  # fmt: skip
-        own = {self._made_by(leaf) for leaf in found.branches}
-        return self._mixes(found) and bool(own) and own <= made - {None}
-
-    def _made_by(self, leaf: Leaf) -> object:
-        site = self.graph[leaf.origin].site
-        return site and site.expression
+    def one_more(self, found: Sum) -> bool:
+        """Whether a sum that is written out behind the loop is one more of its steps: it adds
+        messages to what carries the last of them on."""
+        if not found.lone or found.stream is None or not self._mixes(found):
+            return False
+        carried = self.flow.carried[found.stream.node]
+        return any(carried >> s.root & 1 for s in self.steps if not s.lone)
 
     def _goes_round(self, found: Sum, step: Sum) -> bool:
         """Whether what a sum skips was there before a step, and what it adds was made after."""

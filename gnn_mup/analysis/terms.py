@@ -115,7 +115,7 @@ class Terms:
         index = leaf.node
         while index != root:
             step = self.program[index]
-            if step.kind is Kind.NORM:
+            if self.flow.is_norm(step):
                 return 1.0
             ways = [s for s in self.flow.carries(step) if self.flow.carried[s] >> root & 1]
             if not ways:

@@ -264,7 +264,9 @@ def _known(
             continue
         if known.action == action and value == factor:
             return known
-        both = {known.action, action} == {"message", "operand1"}  # x.index_add(0, index, rows)
+        pair = {known.action, action}
+        # x.index_add(0, index, rows), and (x + x + h) / 2
+        both = pair == {"message", "operand1"} or ("result" in pair and len(pair) == 2)
         if not both and not (known.action.startswith("element") and known.action != action):
             raise TwoMeanings(
                 f"{site.file}:{site.line}: {site.text!r} adds a residual branch in one pass and "

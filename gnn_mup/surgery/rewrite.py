@@ -117,7 +117,8 @@ class Rewriter(ast.NodeTransformer):
         found = self.targets.get(id(node), [])
         node = self.generic_visit(node)
         result: Any = node
-        for edit in sorted(found, key=lambda e: e.action != "open"):
+        order = ("open", "operand0", "operand1", "message")  # the result as a whole comes last
+        for edit in sorted(found, key=lambda e: e.action not in order):
             result = self._apply(result, edit)
             self.done.add(edit)
         return result
