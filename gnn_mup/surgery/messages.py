@@ -22,8 +22,8 @@ from .classes import GAMMA
 from .drafts import Drafts, Factor, readers, rows_added
 
 _OTHERWISE = (
-    "the same expression collects rows in another way too (a maximum, a count), which has no "
-    "gamma. Give the sum a line of its own"
+    "the same expression collects rows in another way too (a mean, a maximum, a count), which has "
+    "no gamma. Give the sum a line of its own"
 )
 
 
@@ -126,6 +126,7 @@ def draft_messages(
     graph = reading.graph
     collected = (s.index for s in reading.program if s.kind is Kind.SCATTER)
     others = {_expression(graph, i) for i in collected if i not in found and graph[i].floating}
+    others |= {_expression(graph, i) for i, (_, factor) in found.items() if factor == 1.0}
     records: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
     holders: dict[tuple[str, str, int], list[Factor]] = {}
     per_module: dict[str, list[float]] = {}
