@@ -115,14 +115,14 @@ class Nesting:
         return any(self.graph.output_mask >> here & 1 for here in ways)
 
     def _beside(self, inner: Sum, outer: Sum) -> bool:
-        """Whether the inner sum carries on steps that the outer one's branch knows nothing of: a
-        stream of its own, which the last layer reads for the last time."""
-        early = self.before.get(inner.root)
-        if early is None or not early.residual or self._on_stream_of(inner, outer):
-            return False
+        """Whether the inner sum's stream was there before the outer one's branch began: another
+        stream, which the last layer reads for the last time."""
         assert inner.stream is not None
-        carried = self.flow.carried[inner.stream.origin] >> early.root & 1
-        return bool(carried) and not self.is_inside(early, outer)
+        assert outer.stream is not None
+        start = inner.stream.origin
+        made = self.graph[start].ancestors >> outer.stream.origin & 1
+        known = made or self._on_stream_of(inner, outer) or self.flow.pure(start)
+        return not known and bool(self.graph[outer.stream.origin].ancestors >> start & 1)
 
     def _on_stream_of(self, inner: Sum, outer: Sum) -> bool:
         assert inner.stream is not None
