@@ -409,3 +409,90 @@ def test_what_reads_sizes_in_doubt_is_named_with_them() -> None:
     told = texts(planned(Words(), numbers % 9, numbers % 4, EDGES))
     assert "6 (" in told
     assert "enc.weight" in told
+
+
+class Kept(Plain):
+    """Edges are chosen by a mask that is made of both their ends."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        row, col, wet = edges[0], edges[1], x[:, 0] > -1
+        keep = wet[row] | wet[col]
+        x = self.enc(x)
+        for lin in self.lins:
+            rows = ((x[row][keep] - x[col][keep]) * lin(x)[row][keep]).tanh()
+            x = x + torch.zeros_like(x).index_add(0, col[keep], rows)
+        return self.dec(x)
+
+
+class Renumbered(Plain):
+    """Pairs of padded nodes, near each other, get the numbers of real ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        real = torch.zeros(2, 8, dtype=torch.bool)
+        real[0, :5], real[1, :7] = True, True
+        number = torch.zeros(16, dtype=torch.long)
+        number[real.flatten()] = torch.arange(NODES)
+        graph, one, two = (real[:, None] & real[:, :, None]).nonzero(as_tuple=True)
+        padded = torch.arange(16).view(2, 8)
+        first = number[padded[:, :, None].expand(2, 8, 8)[graph, one, two]]
+        second = number[padded[:, None, :].expand(2, 8, 8)[graph, one, two]]
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + lin(torch.zeros_like(x).index_add(0, first, x[second].tanh()))
+        return self.dec(x)
+
+
+class Chosen(Plain):
+    """Each node keeps its messages, or not, by a softmax over the two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            keep = self.choice(x).softmax(-1)[:, 0]
+            rows = keep[edges[0], None] * x[edges[0]]
+            x = x + lin(torch.zeros_like(x).index_add(0, edges[1], rows)).tanh()
+        return self.dec(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "example"), [(Kept, (X, EDGES)), (Renumbered, (X,)), (Chosen, (X, EDGES))]
+)
+def test_sums_of_messages_have_a_gamma(model: type[Plain], example: tuple[Tensor, ...]) -> None:
+    plan = planned(model(), *example, audit=True)
+    assert plan.depth == DEPTH
+    assert plan.messages
+    assert all(m.factor < 1.0 for m in plan.messages)
+
+
+class Logits(nn.Module):
+    """Heads stand last, in pieces of one projection, and a layer reads their logits."""
+
+    def __init__(self, heads: int = 4) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(DEPTH))
+        self.pairs = nn.ModuleList(nn.Linear(heads, 2 * WIDTH) for _ in range(DEPTH))
+        self.read = nn.Linear(2 * WIDTH, OUT)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.enc(x)
+        e = x.new_zeros(NODES, NODES, 2 * WIDTH)
+        for qkv, pair in zip(self.qkv, self.pairs, strict=True):
+            q, k, v = (
+                t.view(NODES, WIDTH // self.heads, self.heads) for t in qkv(x).chunk(3, dim=-1)
+            )
+            logits = torch.einsum("ldh,mdh->lmh", q, k) / (WIDTH // self.heads)
+            rows = torch.einsum("lmh,mdh->ldh", logits.softmax(1), v)
+            x = x + rows.reshape(NODES, WIDTH)
+            e = e + pair(logits).tanh()
+        return self.dec(x), self.read(e)
+
+
+def test_heads_in_pieces_of_a_projection_are_no_width() -> None:
+    plan = planned(Logits(), X)
+    assert plan.params["pairs.1.weight"].kind == "data-in"

@@ -97,7 +97,9 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
         here, divided = waiting.pop()
         step = flow.program[here]
         if step.how is How.SOFTMAX:
-            return True
+            if not by or step.axis not in flow.feature_axes.get(here, ()):
+                return True
+            continue  # over kinds of messages on edges: to keep one, or not
         counted = step.kind is Kind.SCATTER or step.how is How.COUNT
         if counted or (step.kind is Kind.REDUCE and step.how is How.SUM):
             rows = flow.numbers(step.sources[step.how is not How.COUNT]) if counted else by

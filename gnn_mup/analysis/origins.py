@@ -186,13 +186,16 @@ class Origins(Dims):
 
     @cached_property
     def _made_by_weights(self) -> list[set[int]]:
-        """The classes of features that some weight has made, as it made them."""
+        """The classes of features that some weight has made, as it made them, and of pieces."""
         products = self.program.graph.members(self.flow.contractions)
         made = [n.index for n in products if not self._relates(self.program[n.index])]
         made += [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
         looked_up = [self.of[s.index][-1] for s in self.program
                      if s.kind is Kind.ROWS and self.flow.pure(s.sources[0])]  # fmt: skip
-        return [set(self.atoms.expand(dim)) for dim in (*map(self.features, made), *looked_up)]
+        found = [set(self.atoms.expand(d)) for d in (*map(self.features, made), *looked_up)]
+        pieces = [(atom,) for atom in sorted(self.part)  # q, k, v = qkv(x).chunk(3, -1)
+                  if set(self.atoms.expand(self.made_of[atom])) in found]  # fmt: skip
+        return found + [set(self.atoms.expand(piece)) for piece in pieces]
 
     def _relates(self, step: Step) -> bool:
         """Whether the weight of a product is a correction to a matrix that is given: ``(A + mask) @

@@ -187,24 +187,20 @@ class Rows(Features):
         """For each value what it is a view of; of whole numbers the first that was made in the very
         same way (``edge_index[0]``, taken anew by every layer)."""
         known: dict[object, int] = {}
-        found: list[int] = []
+        same: list[int] = []
 
-        def named(arg: object) -> object:
+        def told(arg: object) -> object:
             if isinstance(arg, Ref):
-                return found[arg.node]
-            return tuple(map(named, arg)) if isinstance(arg, tuple | list) else repr(arg)
+                return same[arg.node]
+            return tuple(map(told, arg)) if isinstance(arg, tuple | list) else repr(arg)
 
         for step in self.program:
-            node, origin = self.graph[step.index], self.program.origin(step.index)[0]
-            if origin != step.index:
-                found.append(found[origin])
-            elif node.floating or not step.operands or step.how is How.NOISE:
-                found.append(step.index)
-            else:
-                called = named(node.args), named(sorted(node.kwargs.items()))
-                key = (node.op, node.output, *called)
-                found.append(known.setdefault(key, step.index))
-        return found
+            node = self.graph[step.index]
+            key: object = step.index
+            if not node.floating and step.operands and step.how is not How.NOISE:
+                key = node.op, node.output, told(node.args), told(sorted(node.kwargs.items()))
+            same.append(known.setdefault(key, step.index))
+        return [same[self.program.origin(step.index)[0]] for step in self.program]
 
     def _shared(self, one: int, other: int) -> bool:
         """Whether two indices were taken from the same numbers: both ends of given edges."""
@@ -214,12 +210,13 @@ class Rows(Features):
         """The inputs that numbers of rows come from: an edge index, the graphs of nodes (and of
         edges: ``batch[edge_index[0]]`` numbers graphs, whatever chooses them)."""
 
-        def whole(here: int) -> list[int]:
-            step = self.program[here]
-            taken = step.sources[:1] if step.kind is Kind.ROWS else step.sources
-            return [s for s in taken if not self.graph[s].floating]
+        return {i for i in reached([index], self._taken_from) if not self._taken_from(i)}
 
-        return {here for here in reached([index], whole) if not whole(here)}
+    def _taken_from(self, index: int) -> list[int]:
+        """The whole numbers that whole numbers are, or were made of; not what chose among them."""
+        step = self.program[index]
+        chosen = step.kind is Kind.ROWS or step.how is How.MASK
+        return [s for s in step.sources[: 1 if chosen else None] if not self.graph[s].floating]
 
     def _two_ends(self, one: int, other: int) -> bool:
         """Whether two indices are taken from one: edges, wherever they come from (neighbours that
@@ -246,7 +243,7 @@ class Rows(Features):
         return self.graph[index].ancestors | 1 << index
 
     def _other_end(self, source: int, target: int) -> bool:
-        return source != target and not self.graph[target].ancestors >> source & 1
+        return source not in reached([target], self._taken_from)
 
     def is_relation(self, index: int) -> bool:
         """Whether an index was brought along by the example (edges, batch), or by a layer's own
@@ -257,7 +254,9 @@ class Rows(Features):
         if step.kind is Kind.JOIN:  # edges of several graphs; both ends, sorted or made unique
             given = step.stacked and not self.graph[index].ancestors & self._reals
             return given or any(map(self.is_relation, step.sources))
-        if step.kind in (Kind.VIEW, Kind.PICK, Kind.ROWS) and step.operands:
+        if step.kind is Kind.ROWS:  # edges whose ends got other numbers
+            return any(map(self.is_relation, step.sources))
+        if step.kind in (Kind.VIEW, Kind.PICK) and step.operands:
             return self.is_relation(step.sources[0])
         named_once = self.graph[index].distinct or index in self._written_at
         brought = step.kind in (Kind.LEAF, Kind.OPAQUE) and not named_once
