@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 from ..ir.graph import Node
@@ -90,37 +91,41 @@ def pooling(reading: Reading) -> Iterator[Note]:
             continue
         source = step.sources[0]
         rows, left = program.shape(source), program.shape(step.index)
-        if step.kind is Kind.REDUCE and step.how is How.SUM and left and step.axis is not None:
-            one = len(left) == 1  # graph after graph, each for itself
-            if (step.axis > 0 or one) and not _over_nodes(reading, step):
+        if step.kind is Kind.REDUCE and step.how is How.SUM and left:
+            gone = [i for i, target in enumerate(step.only.axes) if target is None]
+            one = len(left) == 1  # graph after graph, each for itself; or numbers of them all
+            strict = gone != [0] or one
+            if not gone or (strict and not all(_over_nodes(reading, step, a) for a in gone)):
                 continue
             product = program[source]
             parts = product.sources if product.kind is Kind.PRODUCT else (source,)
             origins = [program[program.origin(p)[0]] for p in parts]
-            stacks = [o.kind is Kind.JOIN and o.axis == step.axis for o in origins]
+            stacks = [o.kind is Kind.JOIN and o.axis in gone for o in origins]
             # Fewer summands than rows left: relations or heads (HAN), not nodes.
-            fewer = rows[0] > left[0] or step.axis > 0 or one
-            over = not any(stacks) and fewer and reading.is_wide(step.index)
-            rows, left = (rows[step.axis],), (1,)
+            fewer = strict or rows[0] > left[0]
+            last = strict and not reading.graph.descendants[step.index] & flow.contractions
+            counts = reading.is_wide(step.index) or (last and not divided(flow, step))
+            over = not any(stacks) and fewer and counts
+            rows, left = (math.prod(rows[a] for a in gone),), (1,)
         elif step.kind is Kind.SCATTER and step.how is How.SUM and step.axis == 0:
             over = not flow.is_message(step) and rows[0] > left[0] and not divided(flow, step)
         else:
             continue
         if over:
             found.setdefault(expression_of(flow, step.index), []).append(rows[0] / max(left[0], 1))
-    for counts in found.values():
+    for many in found.values():
         yield Note(
             Code.SUM_POOLING,
-            f"sum pooling over {sum(counts) / len(counts):.3g} nodes on average: its output, and "
+            f"sum pooling over {sum(many) / len(many):.3g} nodes on average: its output, and "
             "with it the learning rate that is stable, grows with the graphs. Mean pooling would "
             "not",
         )
 
 
-def _over_nodes(reading: Reading, step: Step) -> bool:
+def _over_nodes(reading: Reading, step: Step, axis: int) -> bool:
     """Whether a sum takes away an axis of rows, and no neighbours: no weight has such an axis, the
     data has it not as its columns, and it numbers no list."""
-    source, axis = step.only.node, step.axis or 0
+    source = step.only.node
     if reading.flow.mixing >> step.index & 1 or axis in reading.dims.feature_axes[source]:
         return False
     dims = reading.dims

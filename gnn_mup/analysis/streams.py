@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..ir.program import Kind, reached
+from ..ir.program import Kind
 from .flow import Flow
-from .forms import ONCE, Leaf, Sum, Verdict, sums_of
+from .forms import ONCE, Sum, Verdict, sums_of
 from .levels import set_levels
 from .nesting import Nesting
 from .overlayers import settle_sums_over_layers
@@ -129,18 +129,6 @@ class Streams(Terms):
             found.verdict = Verdict.OVER_LAYERS
         elif others and all(self._fixed(x, early) for x in others):
             found.verdict, found.branches = Verdict.INITIAL, others
-
-    def _of_next_layer(self, leaf: Leaf, early: Sum) -> bool:
-        """Read from a later state than what was added one layer before, or made from it; not from
-        the sum."""
-        below = max(self.flow.height[x.node] for x in early.leaves)
-        if self.flow.height[leaf.node] > below and not self.flow.on_edges[leaf.node]:
-            return True
-        return any(
-            self.graph[leaf.node].ancestors >> other.origin & 1 and other.origin != leaf.origin
-            and self.flow.learned(other.origin, leaf.node)
-            for other in early.leaves
-        )  # fmt: skip
 
     def _judge_without_stream(self, found: Sum, early: Sum) -> None:
         head = early
@@ -334,27 +322,6 @@ class Streams(Terms):
                     early.coefficient = early.stream.coefficient
             if early.residual and self._reads_out(early):
                 early.verdict, early.stream, early.branches = Verdict.NONE, None, []
-
-    def _reads_out(self, found: Sum) -> bool:
-        """Whether a stream knows of no data, and data reaches the outputs by this sum only: learned
-        queries, where what is added is a readout."""
-        assert found.stream is not None
-        if not self.flow.pure(found.stream.node):
-            return False
-        made, uses = self.graph.members(self.graph[found.root].ancestors), self.program.uses
-        known = [n.index for n in made if n.floating and self.flow.data[n.index]]
-        ways = reached(known, lambda here: [u for u in uses[here] if u != found.root])
-        return not any(self.graph.output_mask >> here & 1 for here in ways)
-
-    def _mixes(self, found: Sum) -> bool:
-        assert found.stream is not None
-        known = self.graph[found.stream.node].ancestors
-        for branch in found.branches:
-            own = self.graph[branch.node].ancestors | 1 << branch.node
-            way = self.graph.between(found.stream.origin, branch.node) or own & ~known
-            if way & self.flow.mixing:
-                return True
-        return False
 
 
 __all__ = ["Streams"]

@@ -206,5 +206,38 @@ class Terms:
         step = self.program[leaf.origin]
         return self.program.origin(step.sources[0])[0] if step.kind is Kind.ROWS else -1
 
+    def _of_next_layer(self, leaf: Leaf, early: Sum) -> bool:
+        """Read from a later state than what was added one layer before, or made from it; not from
+        the sum."""
+        below = max(self.flow.height[x.node] for x in early.leaves)
+        if self.flow.height[leaf.node] > below and not self.flow.on_edges[leaf.node]:
+            return True
+        return any(
+            self.graph[leaf.node].ancestors >> other.origin & 1 and other.origin != leaf.origin
+            and self.flow.learned(other.origin, leaf.node)
+            for other in early.leaves
+        )  # fmt: skip
+
+    def _reads_out(self, found: Sum) -> bool:
+        """Whether a stream knows of no data, and data reaches the outputs by this sum only: learned
+        queries, where what is added is a readout."""
+        assert found.stream is not None
+        if not self.flow.pure(found.stream.node):
+            return False
+        made, uses = self.graph.members(self.graph[found.root].ancestors), self.program.uses
+        known = [n.index for n in made if n.floating and self.flow.data[n.index]]
+        ways = reached(known, lambda here: [u for u in uses[here] if u != found.root])
+        return not any(self.graph.output_mask >> here & 1 for here in ways)
+
+    def _mixes(self, found: Sum) -> bool:
+        assert found.stream is not None
+        known = self.graph[found.stream.node].ancestors
+        for branch in found.branches:
+            own = self.graph[branch.node].ancestors | 1 << branch.node
+            way = self.graph.between(found.stream.origin, branch.node) or own & ~known
+            if way & self.flow.mixing:
+                return True
+        return False
+
 
 __all__ = ["Terms"]
