@@ -496,3 +496,99 @@ class Logits(nn.Module):
 def test_heads_in_pieces_of_a_projection_are_no_width() -> None:
     plan = planned(Logits(), X)
     assert plan.params["pairs.1.weight"].kind == "data-in"
+
+
+class Fused(nn.Module):
+    """Two ways through a block, weighed by a softmax over the two, or by a gate and what it leaves;
+    the other way round it is a gate as ever: nothing leads past it."""
+
+    def __init__(self, fuse: str) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.ones = nn.ModuleList(SAGEConv(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.twos = nn.ModuleList(SAGEConv(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.weigh = nn.ModuleList(nn.Linear(2 * WIDTH, 2) for _ in range(DEPTH))
+        self.fuse = fuse
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for one, two, weigh in zip(self.ones, self.twos, self.weigh, strict=True):
+            a = x + one(x, edges)
+            b = x + two(x, edges) if self.fuse != "gate" else two(x, edges)
+            part = weigh(torch.cat([a, b], -1))
+            if self.fuse == "softmax":
+                part = part.softmax(-1)
+                x = a * part[:, 0:1] + b * part[:, 1:2]
+            else:
+                g = part[:, :1].sigmoid()
+                x = g * a + (1 - g) * b
+        return self.dec(x)
+
+
+@pytest.mark.parametrize("fuse", ["softmax", "sigmoid"])
+def test_a_weighted_mean_of_two_ways_is_no_gate(fuse: str) -> None:
+    plan = planned(Fused(fuse), X, EDGES, audit=True)
+    assert plan.depth == DEPTH
+    assert factors(plan) == [(DEPTH, 1 / DEPTH)] * 2
+
+
+def test_a_gate_that_nothing_leads_past_is_one() -> None:
+    assert not factors(planned(Fused("gate"), X, EDGES))
+
+
+class Literal(nn.Module):
+    """A table as large as some other axis of the example, by accident."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds = nn.Embedding(4, FEATURES)
+        self.enc, self.dec = nn.Linear(2 * FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.convs = nn.ModuleList(GCNConv(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, kinds: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(torch.cat([x, self.kinds(kinds)], 1))
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        return self.dec(x)
+
+
+def test_sizes_taken_as_fixed_because_data_is_as_large_are_named() -> None:
+    told = texts(planned(Literal(), X, torch.arange(NODES) % 4, EDGES))
+    assert "taken not to: 7 (kinds.weight" in told
+
+
+class LastOfClasses(nn.Module):
+    """The layer in front of the last is as large as the number of classes: nothing to say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.a, self.b = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, 5), nn.Linear(5, 5)
+        self.convs = nn.ModuleList(GCNConv(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        return self.b(self.a(x).relu())
+
+
+def test_the_network_of_the_classes_is_not_named() -> None:
+    assert "unknown-growth" not in texts(planned(LastOfClasses(), X, EDGES))
+
+
+class Energies(Plain):
+    """A number for each pair of nodes, all of them added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        a, b = (self.lins[i](self.enc(t)) for i, t in enumerate((x, y)))
+        pairs = self.energy((a[:, :, None] * b[:, None]).tanh()).squeeze(-1)
+        return pairs.sum((1, 2))
+
+
+def test_numbers_summed_up_over_all_pairs_are_pooled() -> None:
+    x, y = torch.randn(2, NODES, FEATURES), torch.randn(2, 9, FEATURES)
+    assert "sum pooling over 108" in texts(planned(Energies(), x, y))

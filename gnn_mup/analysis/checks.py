@@ -258,7 +258,8 @@ def _with_axis(reading: Reading, atom: int) -> list[str]:
     put together to with what is fixed, or in doubt as well."""
     dims = reading.dims
     axes = dims.along(atom, dims.growing - reading.doubts.keys())
-    uses = (use for use in reading.uses.found if use.how != "vector")
+    live = reading.graph.live
+    uses = (u for u in reading.uses.found if u.how != "vector" and live >> u.node & 1)
     return [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
 
 

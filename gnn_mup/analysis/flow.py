@@ -26,8 +26,58 @@ class Flow(Rows):
             mask = 1 << step.index
             for source in self.carries(step):
                 mask |= masks[source]
+            ways = self._blended(step)
+            if ways and masks[ways[0]] & masks[ways[1]] & ~self.roots_of_data:
+                mask |= masks[ways[0]] | masks[ways[1]]
             masks.append(mask)
         return masks
+
+    @cached_property
+    def roots_of_data(self) -> int:
+        """Leaves that are no features of the network: what is made of them shares no state."""
+        return sum(1 << s.index for s in self.program if s.kind is Kind.LEAF
+                   and s.index not in self.features_of_parameters)  # fmt: skip
+
+    def blends(self, index: int) -> bool:
+        """Whether a sum is a weighted mean of two values that carry the same on: no gate."""
+        ways = [self.carried[s] for s in self._blended(self.program[index])]
+        return bool(ways) and bool(ways[0] & ways[1] & ~self.roots_of_data)
+
+    def _blended(self, step: Step) -> tuple[int, ...]:
+        """x and y of ``g * x + (1 - g) * y``, or of a softmax over the two: where both carry the
+        same on it goes on whole."""
+        if step.kind is not Kind.SUM or len(step.operands) != 2:
+            return ()
+        parts = [self.program[self.program.origin(s)[0]] for s in step.sources]
+        if any(p.kind is not Kind.PRODUCT or len(p.sources) != 2 for p in parts):
+            return ()
+        ways = [(p.sources, p.sources[::-1]) for p in parts]
+        found = [(x, y) for x, g in ways[0] for y, h in ways[1] if self._complements(g, h)]
+        return found[0] if found else ()
+
+    def _complements(self, gate: int, other: int) -> bool:
+        """Whether two factors sum up to one."""
+        ends = [self.program.origin(i)[0] for i in (gate, other)]
+        if self.flipped(ends[0]) == ends[1] or self.flipped(ends[1]) == ends[0]:
+            return True
+        softs = [self._softmax_behind(i) for i in ends]
+        shape = self.program.shape(softs[0].index) if softs[0] is not None else ()
+        axis = softs[0].axis if softs[0] is not None else None
+        both = softs[0] is softs[1] and axis is not None and ends[0] != ends[1]
+        return both and shape[axis or 0] == 2
+
+    def _softmax_behind(self, index: int) -> Step | None:
+        step = self.program[index]
+        while step.kind in (Kind.PICK, Kind.VIEW):
+            step = self.program[step.sources[0]]
+        return step if step.how is How.SOFTMAX else None
+
+    def flipped(self, gate: int) -> int:
+        """g of ``1 - g``; -1 for anything else."""
+        step = self.program[self.program.origin(gate)[0]]
+        alone = step.kind is Kind.SUM and len(step.operands) == 1
+        turned = alone and step.constant == 1.0 and step.only.coefficient == -1.0
+        return step.only.node if turned else -1
 
     def carries(self, step: Step) -> tuple[int, ...]:
         if not self.graph[step.index].floating or not step.operands:

@@ -72,7 +72,7 @@ class Growth(Origins):
         has the sort before."""
         bound = self._returned | self.given
         sizes, made = {self.atoms.size[a] for a in bound}, self._only_made
-        meant = {self.atoms.size[a] for a in self._returned | self.columns}
+        meant = self._returned | self.columns
         owned, known = self.owned, self._known
         # As large as its parts are, also where it is cut into them, and one of them is a width.
         together = self.atoms.classes((atom,) for atom in self.joins)
@@ -88,12 +88,24 @@ class Growth(Origins):
             if size:
                 if size in sizes:
                     self.growing.discard(atom)
-                    self.bound |= {} if size in meant else {atom: size}
+                    self.bound |= {} if self._next_to(atom, meant) else {atom: size}
                 else:
                     open_[atom] = size
         self._derive(self._fixed | (owned - self.growing) | (made & self.growing))
         self._follow_known()
         return {a: n for a, n in open_.items() if a in self.growing}
+
+    def _next_to(self, atom: int, meant: set[int]) -> bool:
+        """Whether a weight has a class beside one of these that is as large: the last layer of a
+        network of classes, the first on columns."""
+        size = self.atoms.size[atom]
+        for step, param in self._leaves:
+            axes = self.axes_of(step.index) if param else set()
+            joins = (p for made, p in self.links if made & axes and (p <= meant or p == {atom}))
+            axes = axes.union(*joins)
+            if atom in axes and any(a in meant and self.atoms.size[a] == size for a in axes):
+                return True
+        return False
 
     @cached_property
     def _whole(self) -> dict[int, int]:

@@ -94,6 +94,8 @@ class Streams(Terms):
     def _judge(self, found: Sum, early: Sum) -> None:
         carried = self.flow.carried
         stream = [x for x in found.leaves if carried[x.node] >> early.root & 1]
+        if self.flow.blends(found.root):
+            return
         if self._gated(found, early.root, bool(stream)):
             found.verdict = Verdict.GATE
             return
@@ -245,7 +247,7 @@ class Streams(Terms):
             found.verdict = Verdict.LONG if len(found.leaves) == 2 else Verdict.NONE
         elif carriers:
             found.verdict, found.carriers = Verdict.MERGE, len(carriers)
-        elif self._gated_alone(found):
+        elif self._gated_alone(found) and not self.flow.blends(found.root):
             found.verdict = Verdict.GATE
         elif self._learned_skip(found):
             found.verdict = Verdict.LEARNED

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from ..ir.program import How, Kind, Step, reached
 from .flow import Flow
 from .forms import Leaf, Sum, addends, products_in
@@ -53,7 +51,7 @@ class Terms:
             learned = self.flow.data[gate] and not plain
             exchanged = any(g == gate and x.coefficient * leaf.coefficient < 0
                             for x, _, g in products)  # fmt: skip
-            either = self._flipped(value) >= 0  # x + (1 - x) * h
+            either = self.flow.flipped(value) >= 0  # x + (1 - x) * h
             exchanged |= either or self._complement(gate, pairs)
             if learned or exchanged or self._opposes(value, root):
                 return True
@@ -61,16 +59,9 @@ class Terms:
 
     def _complement(self, gate: int, pairs: list[tuple[int, int]]) -> bool:
         """Whether another summand is multiplied by what this gate leaves over from one."""
-        flipped = [self._flipped(g) for _, g in pairs]
+        flipped = [self.flow.flipped(g) for _, g in pairs]
         others = [g for _, g in pairs]
-        return self._flipped(gate) in others or gate in flipped
-
-    def _flipped(self, gate: int) -> int:
-        """g of ``1 - g``; -1 for anything else."""
-        step = self.program[self.program.origin(gate)[0]]
-        alone = step.kind is Kind.SUM and len(step.operands) == 1
-        turned = alone and step.constant == 1.0 and step.only.coefficient == -1.0
-        return step.only.node if turned else -1
+        return self.flow.flipped(gate) in others or gate in flipped
 
     def _opposes(self, value: int, root: int) -> bool:
         """``h - x``: a difference in which one side carries the stream and the other does not."""
@@ -86,7 +77,7 @@ class Terms:
         common = ~0
         for leaf in found.leaves:
             common &= self.graph[leaf.node].ancestors | 1 << leaf.node
-        start = (common & ~self._roots_of_data).bit_length() - 1
+        start = (common & ~self.flow.roots_of_data).bit_length() - 1
         whole = set(range(len(self.program.shape(found.root))))
         for leaf in found.leaves:
             step = self.program[leaf.add]
@@ -99,12 +90,6 @@ class Terms:
             return False
         ways = [self.graph.between(start, x.node) & self.flow.mixing for x in found.leaves]
         return any(ways) and not all(ways)
-
-    @cached_property
-    def _roots_of_data(self) -> int:
-        """Leaves that are no features of the network: what is made of them shares no state."""
-        return sum(1 << s.index for s in self.program if s.kind is Kind.LEAF
-                   and s.index not in self.flow.features_of_parameters)  # fmt: skip
 
     def _coefficient(self, leaf: Leaf, root: int) -> float:
         """What the stream is multiplied by from one sum to the next, 1 where a norm is on the
@@ -131,7 +116,7 @@ class Terms:
         added = self.program[step.only.node] if step.operands else step
         if step.kind is not Kind.PRODUCT or len(step.operands) != 1 or added.kind is not Kind.SUM:
             return False
-        common, parts = ~self._roots_of_data, added.sources
+        common, parts = ~self.flow.roots_of_data, added.sources
         for part in parts:
             common &= self.flow.carried[part]
         mean = abs(step.only.coefficient * len(parts) - 1.0) < 1e-6
@@ -148,7 +133,7 @@ class Terms:
     def _latest_common(self, leaf: Leaf, other: Leaf) -> int:
         """The latest value that one summand carries on and the other was made from, or -1."""
         made = self.graph[other.node].ancestors
-        return (self.flow.carried[leaf.origin] & made & ~self._roots_of_data).bit_length() - 1
+        return (self.flow.carried[leaf.origin] & made & ~self.flow.roots_of_data).bit_length() - 1
 
     def _branch_of(self, leaf: Leaf, other: Leaf) -> bool:
         start = self._latest_common(leaf, other)
@@ -188,7 +173,7 @@ class Terms:
 
     def _is_all_of(self, common: int, leaf: Leaf) -> bool:
         """Whether a summand carries all features of the latest of some values, not a part."""
-        latest = (common & ~self._roots_of_data).bit_length() - 1
+        latest = (common & ~self.flow.roots_of_data).bit_length() - 1
         shapes = [self.program.shape(i)[-1:] for i in (latest, leaf.node)] if latest >= 0 else []
         return bool(shapes) and shapes[0] == shapes[1]
 

@@ -89,8 +89,7 @@ MODELS = [
         "pool.encoders.0.mab.lin.weight": f"residual width-to-width {D}",
         "out.0.weight": f"hidden width-to-width {D}",
         "out.2.weight": f"decoder width-out {D // 2}",
-    }, depth=L + 1, scaled=L + 4), seeds=4,
-        because="pooling is one layer more, so its 1/L falls like depth^-0.88 from 4 to 16"),
+    }, scaled=L + 4), seeds=4, because="attention over the nodes of three graphs"),
     Entry("GAE (dot-product decoder)", GAE, ("x", "edge_index"), Expect({
         "conv1.lin.weight": f"encoder data-in {N0}",
         "convs.*.lin.weight": f"residual width-to-width {D}",
