@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from models import MODELS, ByHand, Toy
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv, GINConv, GraphConv, TransformerConv
+from torch_geometric.nn import GCNConv, GINConv, GraphConv, MessagePassing, TransformerConv
 
 from gnn_mup import (
     TransferError,
@@ -163,6 +163,50 @@ def output_of(model: Toy) -> Tensor:
 def assert_same(one: Tensor, other: Tensor) -> None:
     scale = float(other.detach().abs().max())
     torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * scale)
+
+
+class Received(MessagePassing):
+    """All that the layer receives goes through one network, a ReLU in front."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(aggr="add")
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.mlp(self.propagate(edge_index, x=x))
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return F.relu(x_j)
+
+
+class Rows(nn.Module):
+    """Embeddings, then layers that get their residual connections from us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds, self.more = nn.Embedding(7, 16), nn.Embedding(3, 16)
+        self.convs = nn.ModuleList(Received(16) for _ in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(16) for _ in range(3))
+        self.decoder = nn.Linear(16, 3)
+
+    def forward(self, kinds: Tensor, more: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.kinds(kinds) + self.more(more)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = F.relu(norm(conv(x, edge_index)))
+        return self.decoder(x)
+
+
+def test_what_an_inserted_connection_reads_is_not_scaled() -> None:
+    numbers = torch.arange(14)
+    model, example = Rows().eval(), (numbers % 7, numbers % 3, EDGES)
+    plan = apply_transfer(model, example, base="paper").plan
+    assert plan.inserted
+    assert all(m.factor < 1 for m in plan.messages)
+    before = model(*example)
+    fold_transfer(model)
+    torch.testing.assert_close(model(*example), before)
 
 
 def test_the_plan_says_what_a_checkpoint_meets() -> None:

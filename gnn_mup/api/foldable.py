@@ -51,7 +51,7 @@ class Folder:
     def __init__(self, reading: Reading) -> None:
         self.reading, self.graph, self.program = reading, reading.graph, reading.program
         self.flow, self.uses = reading.flow, reading.uses
-        self.put_in = {span.end for span in reading.spans}
+        self.put_in = {i for span in reading.spans for i in (span.start, span.end)}
 
     def fold(self, module: str, attribute: str, factor: float, uses: Uses) -> Fold:
         """A factor on these operands, as these consumers see them, one for each time it runs."""
