@@ -592,3 +592,47 @@ class Energies(Plain):
 def test_numbers_summed_up_over_all_pairs_are_pooled() -> None:
     x, y = torch.randn(2, NODES, FEATURES), torch.randn(2, 9, FEATURES)
     assert "sum pooling over 108" in texts(planned(Energies(), x, y))
+
+
+class TwoWidths(nn.Module):
+    """A stream of nodes, and one of clusters that has a width of its own."""
+
+    def __init__(self, clusters: int) -> None:
+        super().__init__()
+        self.enc, self.pool = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, clusters)
+        self.convs = nn.ModuleList(SAGEConv(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.attn = nn.ModuleList(SAGEConv(clusters, clusters) for _ in range(DEPTH))
+        self.dec = nn.Linear(clusters, OUT)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        w = self.pool(x).tanh()
+        for conv in self.attn:
+            w = w + conv(w, edges)
+        return self.dec(w)
+
+
+@pytest.mark.parametrize(("clusters", "said"), [(31, True), (2 * WIDTH, False)])
+def test_streams_of_two_widths_are_named_unless_one_is_a_multiple(
+    clusters: int, said: bool
+) -> None:
+    told = texts(planned(TwoWidths(clusters), X, EDGES))
+    assert (f"the widths {WIDTH} and 31" in told or f"the widths 31 and {WIDTH}" in told) == said
+
+
+class Regularised(Plain):
+    """A mean over layers is kept for the loss, and not returned."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x, self.reg = self.enc(x), 0.0
+        for lin in self.lins:
+            x = lin(torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])).tanh()
+            self.reg = self.reg + x.norm(dim=-1)
+        self.reg = self.reg / len(self.lins)
+        return self.dec(x)
+
+
+def test_a_mean_over_layers_that_is_kept_for_the_loss_is_a_mean() -> None:
+    assert not factors(planned(Regularised(), X, EDGES))

@@ -253,6 +253,24 @@ def unknown_growth(reading: Reading) -> Iterator[Note]:
             )
 
 
+@check
+def several_widths(reading: Reading) -> Iterator[Note]:
+    """Residual streams of two widths that have nothing to do with each other: either may be it."""
+    dims, steps = reading.dims, reading.streams.steps
+    streams = dims.atoms.classes(dims.features(s.stream.node) for s in steps if s.stream)
+    if not streams & reading.doubts.keys():
+        return
+    equal = sorted(a for a in dims.growing & dims.owned if dims.atoms.size[a] == reading.width)
+    names = fold_names(dict.fromkeys(n for a in equal for n in _with_axis(reading, a)))
+    others = sorted({size for a, size in reading.doubts.items() if a in streams})
+    yield Note(
+        Code.UNKNOWN_GROWTH,
+        f"residual streams have the widths {reading.width} and {', '.join(map(str, others))}; "
+        f"nothing shows which of them grow. Those of {reading.width} were taken to as well: "
+        f"{', '.join(names)}. Pass a second size, delta=build(another width), and it is known",
+    )
+
+
 def _with_axis(reading: Reading, atom: int) -> list[str]:
     """The weights that have a class among their axes, or one that grows with it alone: what it is
     put together to with what is fixed, or in doubt as well."""

@@ -98,7 +98,8 @@ def is_divided(flow: Flow, found: Sum) -> bool:
     for leaves in (found.leaves, later if len(later) > 1 else found.leaves):
         if all(abs(abs(x.coefficient) * len(leaves) - 1.0) < 1e-6 for x in leaves):
             return True
-    uses = flow.program.live_uses(found.root)
+    program = flow.program  # a regulariser is kept for the loss: nothing of it is returned
+    uses = program.live_uses(found.root) or [program[u] for u in program.uses[found.root]]
     if len(uses) != 1 or uses[0].kind is not Kind.PRODUCT or len(uses[0].operands) != 1:
         return False
     return any(abs(uses[0].only.coefficient * n - 1.0) < 1e-6 for n in (count, count + 1))
