@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv, GINConv, SAGEConv
 
-from gnn_mup import Plan, apply_transfer, plan_transfer
+from gnn_mup import BaseShapeError, Plan, apply_transfer, plan_transfer
 
 NODES, FEATURES, OUT, WIDTH, DEPTH = 12, 7, 3, 24, 4
 X = torch.randn(NODES, FEATURES, generator=torch.Generator().manual_seed(0))
@@ -636,3 +636,53 @@ class Regularised(Plain):
 
 def test_a_mean_over_layers_that_is_kept_for_the_loss_is_a_mean() -> None:
     assert not factors(planned(Regularised(), X, EDGES))
+
+
+class SparseSoftmax(Plain):
+    """Attention whose softmax runs over the entries of a sparse matrix."""
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            scores = (x @ x.T / WIDTH * adj).to_sparse()
+            x = x + lin(torch.sparse.softmax(scores, dim=1).to_dense() @ x)
+        return self.dec(x)
+
+
+def test_a_softmax_over_entries_of_a_sparse_matrix_is_one() -> None:
+    adj = (torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(5)) < 0.4).float()
+    plan = planned(SparseSoftmax(), X, adj + torch.eye(NODES))
+    assert "unknown-operation" not in texts(plan)
+    assert all(m.factor == 1.0 for m in plan.messages)
+
+
+class Paths(Plain):
+    """Nodes along paths, read one after the other, go to the node where the path ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, x: Tensor, paths: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            _, (last, _) = self.read(x[paths])
+            x = x + lin(torch.zeros_like(x).index_add(0, paths[:, -1], last[0]))
+        return self.dec(x)
+
+
+def test_rows_along_paths_are_messages_to_their_ends() -> None:
+    paths = torch.randint(0, NODES, (40, 3), generator=torch.Generator().manual_seed(6))
+    plan = planned(Paths(), X, paths)
+    assert plan.depth == DEPTH
+    assert [m.factor < 1.0 for m in plan.messages] == [True]
+
+
+def test_frozen_tables_may_have_gaps() -> None:
+    model = Plain()
+    model.radii = nn.Parameter(torch.tensor([1.0, float("nan"), 2.0]), requires_grad=False)
+    model.forward = lambda x: model.dec(model.enc(x) * model.radii[0])
+    assert planned(model, X).params["radii"].init_factor == 1.0
+    model.radii.requires_grad_(True)
+    with pytest.raises(BaseShapeError, match="radii"):
+        planned(model, X)

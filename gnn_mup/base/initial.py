@@ -99,8 +99,9 @@ def initial_rms(model: nn.Module, unused: Collection[str] = ()) -> dict[str, flo
     >>> initial_rms(nn.LayerNorm(8))
     {'weight': 1.0, 'bias': 0.0}
 
-    Raises `BaseShapeError` where a tensor holds nan or inf; the scale of an unused one is not known
-    then (None): layers keep tensors that they neither initialise nor use.
+    Raises `BaseShapeError` where a tensor holds nan or inf; the scale of an unused or frozen
+    one is not known then (None): layers keep tensors that they neither initialise nor use, and
+    tables that have gaps.
     """
     homes = _homes(model)
     scales = {}
@@ -111,8 +112,10 @@ def initial_rms(model: nn.Module, unused: Collection[str] = ()) -> dict[str, flo
             rms = _nominal(home, parameter, rms)
         scales[name] = rms
     bad = [name for name, rms in scales.items() if rms is not None and not math.isfinite(rms)]
-    scales.update({name: None for name in bad if name in unused})
-    bad = [name for name in bad if name not in unused]
+    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
+    idle = {name for name in bad if name in unused or name in frozen}
+    scales.update(dict.fromkeys(idle))
+    bad = [name for name in bad if name not in idle]
     refuse("No initial scale", [f"{n}: it holds nan or inf. Initialise it first" for n in bad])
     return scales
 

@@ -42,8 +42,8 @@ def _reshape(seen: Seen) -> Step:
 
 @op("""
     clone contiguous detach alias lift_fresh lift_fresh_copy _to_copy to type_as _conj conj
-    resolve_conj to_dense to_sparse coalesce _coalesce _values values native_dropout_backward
-    positive _sparse_mask set_data
+    resolve_conj to_dense _to_dense to_sparse _to_sparse coalesce _coalesce _values values
+    native_dropout_backward positive _sparse_mask set_data
 """)
 def _alias(seen: Seen) -> Step:
     source = seen.node.parents[0]
