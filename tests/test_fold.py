@@ -209,6 +209,33 @@ def test_what_an_inserted_connection_reads_is_not_scaled() -> None:
     torch.testing.assert_close(model(*example), before)
 
 
+class Both(nn.Module):
+    """``h + adj @ h``: one sum takes up what is scaled, and what it is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(5, 16)
+        self.lins = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.decoder = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        x = self.encoder(x)
+        for lin in self.lins:
+            h = torch.relu(lin(x))
+            x = h + torch.matmul(adj, h)
+        return self.decoder(x)
+
+
+def test_a_sum_that_takes_up_a_value_scaled_and_as_it_is_keeps_its_factor() -> None:
+    adj = (torch.rand(14, 14, generator=torch.Generator().manual_seed(0)) < 0.4).float()
+    model = Both()
+    plan = apply_transfer(model, (X, adj), base="paper").plan
+    assert [m.factor < 1 for m in plan.messages] == [True]
+    before = model(X, adj)
+    fold_transfer(model)
+    torch.testing.assert_close(model(X, adj), before)
+
+
 def test_the_plan_says_what_a_checkpoint_meets() -> None:
     note = plan_transfer(Net("graph", "relu"), (X, EDGES), base="paper", init="keep").notes[-1]
     assert "4 x residual branch times 0.25; 4 x message passing divided by gamma =" in note

@@ -57,10 +57,9 @@ class Folder:
         """A factor on these operands, as these consumers see them, one for each time it runs."""
         way = _Way(set(), set())
         try:
-            ends = set().union(*(consumers for _, consumers in uses))
             for operand, _ in uses:
                 self._back(operand, way)
-            self._alone(way, ends)
+            self._alone(way, {(operand, end) for operand, ends in uses for end in ends})
             if not way.params:
                 raise _No("there is no weight on the way")
         except _No as reason:
@@ -182,16 +181,19 @@ class Folder:
             trial = _Way({step.index}, set())
             try:
                 self._back(operand, trial)
-                self._alone(trial, set(self.graph.children[step.index]))
+                ends = self.graph.children[step.index]
+                self._alone(trial, {(step.index, end) for end in ends})
             except _No:
                 continue
             return [operand]
         raise _No("a product of features shares its weights")
 
-    def _alone(self, way: _Way, ends: set[int]) -> None:
+    def _alone(self, way: _Way, ends: set[tuple[int, int]]) -> None:
+        """Nothing sees the factor that is not to: also not the very sum that takes the scaled value
+        up, if it takes another up on the way (``h + adj @ h``)."""
         for index in way.nodes:
             for child in self.graph.live_children(index):
-                if child.index not in (way.nodes - way.stops) | ends:
+                if child.index not in way.nodes - way.stops and (index, child.index) not in ends:
                     raise _No("a value on the way is used elsewhere too")
         for name in way.params:
             if any(use.node not in way.nodes for use in self.uses.by_param[name]):
