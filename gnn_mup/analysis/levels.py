@@ -13,29 +13,34 @@ def set_levels(flow: Flow, steps: list[Sum]) -> int:
     counted = [s for s in steps if s.mixes] or steps
     if len(counted) == 1 and counted[0].lone:
         counted = [s for s in steps if not s.lone] or counted
-    own = {s.root for s in counted}
-    streams: list[list[Sum]] = []
-    before: dict[int, list[Sum]] = {}
-    for here in sorted(steps, key=lambda s: s.root):
-        assert here.stream is not None
-        carried = flow.carried[here.stream.origin]
-        met = [s for s in streams if any(carried >> x.root & 1 for x in s)]
-        before[here.root] = [x for s in met for x in s if carried >> x.root & 1]
-        streams = [s for s in streams if s not in met]
-        streams.append([x for s in met for x in s] + [here])
-    for stream in streams:
-        counts = own if any(s.root in own for s in stream) else {s.root for s in stream}
-        for here in stream:
-            _set_level(flow, here, before[here.root], counts)
+    own = sum(1 << s.root for s in counted)
+    by_root = {s.root: s for s in steps}
+    streams: list[int] = []  # masks of the steps that carry each other on
+    before: dict[int, int] = {}
+    for root in sorted(by_root):
+        stream = by_root[root].stream
+        assert stream is not None
+        carried = flow.carried[stream.origin]
+        met = [mask for mask in streams if mask & carried]
+        streams = [mask for mask in streams if not mask & carried] + [sum(met) | 1 << root]
+        before[root] = sum(met) & carried
+    for mask in streams:
+        counts = own if mask & own else mask
+        for root in (r for r in before if mask >> r & 1):
+            _set_level(flow, by_root, root, before[root], counts)
     return max((s.level for s in counted), default=0)
 
 
-def _set_level(flow: Flow, here: Sum, before: list[Sum], counts: set[int]) -> None:
+def _set_level(flow: Flow, steps: dict[int, Sum], root: int, before: int, counts: int) -> None:
+    here, below = steps[root], 0
     assert here.stream is not None
-    below = max((s.level for s in before), default=0)
-    here.level = below + (here.root in counts)
-    last = next((s for s in before if s.root == here.stream.origin), None)
-    if last is not None and last.root in counts and not _made_after(flow, here, last):
+    last = steps[here.stream.origin] if before >> here.stream.origin & 1 else None
+    while before:  # what a step carries on lies below it
+        latest = before.bit_length() - 1
+        below = max(below, steps[latest].level)
+        before &= ~flow.carried[latest]
+    here.level = below + (counts >> root & 1)
+    if last is not None and counts >> last.root & 1 and not _made_after(flow, here, last):
         here.level = below  # two branches of one layer, added one after the other
 
 
