@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv, GINConv, SAGEConv
+from torch_geometric.nn import GCNConv, GINConv, MessagePassing, SAGEConv
 
 from gnn_mup import BaseShapeError, Plan, apply_transfer, plan_transfer
 
@@ -686,3 +686,65 @@ def test_frozen_tables_may_have_gaps() -> None:
     model.radii.requires_grad_(True)
     with pytest.raises(BaseShapeError, match="radii"):
         planned(model, X)
+
+
+class Conditioned(Plain):
+    """A norm on the stream whose gain and shift something else has made (a time), and gates on the
+    branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = nn.ModuleList(nn.Linear(FEATURES, 3 * WIDTH) for _ in range(DEPTH))
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH, elementwise_affine=False) for _ in self.time)
+
+    def forward(self, x: Tensor, edges: Tensor, time: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv, lin, layer, norm in zip(
+            self.convs, self.lins, self.time, self.norms, strict=True
+        ):
+            gain, shift, gate = layer(time).chunk(3, dim=-1)
+            x = x + conv(x, edges)
+            x = norm(x) * (1 + gain) + shift
+            x = x + gate * lin(x).relu()
+        return self.dec(x)
+
+
+def test_a_norm_whose_gain_depends_on_something_else_carries_the_stream() -> None:
+    time = torch.randn(NODES, FEATURES, generator=torch.Generator().manual_seed(7))
+    plan = planned(Conditioned(), X, EDGES, time, audit=True)
+    assert plan.depth == DEPTH
+    assert factors(plan) == [(DEPTH, 1 / DEPTH)] * 2
+
+
+class Filters(MessagePassing):
+    """Several filters for each feature, from the places of both ends; a layer on all of them."""
+
+    def __init__(self, filters: int = 5) -> None:
+        super().__init__(aggr="add")
+        self.lin_in, self.lin_out = nn.Linear(3, filters * WIDTH), nn.Linear(filters * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, places: Tensor, edges: Tensor) -> Tensor:
+        return self.lin_out(self.propagate(edges, x=x, places=places))
+
+    def message(self, x_j: Tensor, places_i: Tensor, places_j: Tensor) -> Tensor:
+        filters = self.lin_in(places_j - places_i).relu().view(len(x_j), WIDTH, -1)
+        return (filters * x_j[:, :, None]).flatten(1)
+
+
+class Filtered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.convs = nn.ModuleList(Filters() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, places: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = conv(x, places, edges).relu()
+        return self.dec(x)
+
+
+def test_features_that_stand_before_their_filters_are_no_heads() -> None:
+    plan = planned(Filtered(), X, X[:, :3].clone(), EDGES)
+    assert (plan.width, plan.inserted, plan.depth) == (WIDTH, True, DEPTH)
+    assert plan.params["convs.1.lin_out.weight"].kind == "width-to-width"

@@ -148,12 +148,21 @@ class Flow(Rows):
             ]
             if narrow and not self._ancestors(scale.node) & self.contractions:
                 return (value.node,)
+            if self._conditioned(value.node, scale.node):
+                return (value.node,)
             way = self._apart(value, scale)
             averages = any(s.kind is Kind.SCATTER or s.how in (How.MEAN, How.SPREAD) for s in way)
             activation = all(s.kind is Kind.POINTWISE for s in way)  # x * sigmoid(x)
             if way and (narrow or averages or activation):
                 return (value.node,)
         return ()
+
+    def _conditioned(self, value: int, scale: int) -> bool:
+        """``norm(x) * (1 + f(time))``: a gain that something else than x has made."""
+        norm = self.program[self.program.origin(value)[0]]
+        if norm.kind is not Kind.NORM:
+            return False
+        return not self.graph[scale].ancestors >> norm.sources[0] & 1
 
     def _apart(self, value: Operand, scale: Operand) -> list[Step]:
         """The steps, none a weight, that make a factor of what it is multiplied with:

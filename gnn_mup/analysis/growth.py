@@ -171,7 +171,8 @@ class Growth(Origins):
         """Of a width that is split the factors that stay where another is summed over with other
         features (attention); else the leading ones that are never summed over alone. Rows that
         were merged with a width are no part of it, wherever they stand."""
-        alone = {d[0] for dim in self.summed if len(d := self.atoms.expand(dim)) == 1}
+        told = [*self.summed, *self._own_axes[False]]  # all features that some layer makes
+        alone = {d[0] for dim in told if len(d := self.atoms.expand(dim)) == 1}
         splits = [[p for p in self.atoms.expand((root,)) if p not in rows]
                   for root in self.atoms.parts]  # fmt: skip
         # Two widths that were multiplied out and are read as one are no width that was split.
