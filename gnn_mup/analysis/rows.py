@@ -244,16 +244,12 @@ class Rows(Features):
 
     def _other_end(self, source: int, target: int) -> bool:
         """Whether rows chosen by one index are others than those of the second; where the second is
-        a part of the first (the end of a path) most of them are."""
-        waiting = [target]
-        for here in waiting:  # it grows on the way
-            step = self.program[here]
-            if here == source:
-                return False
-            if step.kind is Kind.PICK and step.how is not How.MASK and step.sources[0] == source:
-                return True
-            waiting += [s for s in self._taken_from(here) if s not in waiting]
-        return True
+        one column of the first (the end of a path) most of them are."""
+        step = self.program[target]
+        column = step.kind is Kind.PICK and step.how is not How.MASK
+        if column and self._named[step.sources[0]] == source:
+            return True
+        return source not in reached([target], self._taken_from)
 
     def is_relation(self, index: int) -> bool:
         """Whether an index was brought along by the example (edges, batch), or by a layer's own
