@@ -748,3 +748,34 @@ def test_features_that_stand_before_their_filters_are_no_heads() -> None:
     plan = planned(Filtered(), X, X[:, :3].clone(), EDGES)
     assert (plan.width, plan.inserted, plan.depth) == (WIDTH, True, DEPTH)
     assert plan.params["convs.1.lin_out.weight"].kind == "width-to-width"
+
+
+class OwnPropagate(MessagePassing):
+    """A `propagate` of the layer's own, which runs none of PyG's hooks."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.mlp = nn.Linear(2 * WIDTH, WIDTH)
+
+    def propagate(self, edge_index: Tensor, x: Tensor) -> Tensor:
+        rows = self.mlp(torch.cat([x[edge_index[0]], x[edge_index[1]]], -1)).tanh()
+        return self.aggregate(rows, edge_index[1], dim_size=len(x))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return self.propagate(edges, x=x)
+
+
+def test_layers_with_a_propagate_of_their_own_have_a_gamma() -> None:
+    model = Plain()
+    model.convs = nn.ModuleList(OwnPropagate() for _ in range(DEPTH))
+
+    def forward(x: Tensor, edges: Tensor) -> Tensor:
+        x = model.enc(x)
+        for conv, lin in zip(model.convs, model.lins, strict=True):
+            x = x + lin(conv(x, edges))
+        return model.dec(x)
+
+    model.forward = forward
+    plan = planned(model, X, EDGES)
+    assert [m.factor < 1.0 for m in plan.messages] == [True] * DEPTH
+    assert not any("aggregate" in vars(conv) for conv in model.convs)

@@ -4,7 +4,7 @@ where each module is called."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -19,11 +19,17 @@ from .recorder import Recorder
 
 @contextmanager
 def aggregations(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Measure messages and aggregated rows with PyG's own hooks, removed afterwards."""
-    handles = []
+    """Measure messages and aggregated rows with PyG's own hooks, removed afterwards; round
+    `aggregate` itself where a layer does not run them."""
+    handles: list[Any] = []
+    own: list[MessagePassing] = []
     for name, module in model.named_modules():
         if isinstance(module, MessagePassing):
             meter = Meter(name, recorder)
+            if "_aggregate_forward_hooks" not in type(module).propagate.__code__.co_names:
+                module.aggregate = meter.watched(module.aggregate)  # a `propagate` of its own
+                own.append(module)
+                continue
             handles.append(module.register_message_forward_hook(meter.message))
             handles.append(module.register_aggregate_forward_hook(meter.aggregate))
             handles.append(module.register_message_and_aggregate_forward_hook(meter.fused))
@@ -32,6 +38,8 @@ def aggregations(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+        for module in own:
+            del module.aggregate
 
 
 class Meter:
@@ -52,6 +60,17 @@ class Meter:
         if len(rows) == len(self.pending):  # or one of them is no sum of messages
             for messages, row in zip(self.pending, rows, strict=True):
                 self._found(messages, row)
+
+    def watched(self, collect: Callable[..., Any]) -> Callable[..., Any]:
+        """`aggregate`, with a look at what goes in and comes out."""
+
+        def around(messages: Any, *args: Any, **kwargs: Any) -> Any:
+            self.message(None, None, messages)
+            rows = collect(messages, *args, **kwargs)
+            self.aggregate(None, None, rows)
+            return rows
+
+        return around
 
     def fused(self, module: Any, inputs: Any, output: Any) -> None:
         values = inputs[1] if len(inputs) > 1 else inputs[0]
