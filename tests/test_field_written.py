@@ -209,14 +209,11 @@ def test_gates_before_all_layers_are_the_encoder() -> None:
     assert "width only" not in texts(plan)
 
 
-class Dropped(nn.Module):
+class Dropped(Plain):
     """``x + drop(a + b)``, and in the first block an identity for drop."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
-        self.convs = nn.ModuleList(SAGEConv(WIDTH, WIDTH) for _ in range(DEPTH))
-        self.lins = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
         self.drops = nn.ModuleList([nn.Identity(), *(nn.Tanh() for _ in range(DEPTH - 1))])
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
@@ -779,3 +776,23 @@ def test_layers_with_a_propagate_of_their_own_have_a_gamma() -> None:
     plan = planned(model, X, EDGES)
     assert [m.factor < 1.0 for m in plan.messages] == [True] * DEPTH
     assert not any("aggregate" in vars(conv) for conv in model.convs)
+
+
+class Handing(SAGEConv):
+    """A `propagate` that hands on to PyG's own, which may collect without messages."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH, aggr="add")
+
+    def propagate(self, edge_index: Tensor, size: object = None, **kwargs: Tensor) -> Tensor:
+        return super().propagate(edge_index, size=size, **kwargs)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_layers_that_hand_on_to_pygs_propagate_are_measured_once(sparse: bool) -> None:
+    model = LastApart()
+    model.convs = nn.ModuleList(Handing() for _ in range(DEPTH))
+    size = (NODES, NODES)
+    adj = torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(EDGES.size(1)), size).coalesce()
+    plan = planned(model, X, adj.to_sparse_csr() if sparse else EDGES)
+    assert [(m.count, m.factor < 1.0) for m in plan.messages] == [(1, True)] * DEPTH

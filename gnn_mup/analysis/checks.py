@@ -265,8 +265,8 @@ def several_widths(reading: Reading) -> Iterator[Note]:
     others = sorted({size for a, size in reading.doubts.items() if a in streams})
     yield Note(
         Code.UNKNOWN_GROWTH,
-        f"residual streams have the widths {reading.width} and {', '.join(map(str, others))}; "
-        f"nothing shows which of them grow. Those of {reading.width} were taken to as well: "
+        f"residual streams have the widths {reading.width} and {', '.join(map(str, others))}, and "
+        f"nothing shows which of them grow; all were taken to. Of the width {reading.width} are: "
         f"{', '.join(names)}. Pass a second size, delta=build(another width), and it is known",
     )
 

@@ -26,9 +26,9 @@ class Flow(Rows):
             mask = 1 << step.index
             for source in self.carries(step):
                 mask |= masks[source]
-            ways = self._blended(step)
-            if ways and masks[ways[0]] & masks[ways[1]] & ~self.roots_of_data:
-                mask |= masks[ways[0]] | masks[ways[1]]
+            ways = [masks[s] for s in self._blended(step)]
+            if self._meet(ways):
+                mask |= ways[0] | ways[1]
             masks.append(mask)
         return masks
 
@@ -40,7 +40,10 @@ class Flow(Rows):
 
     def blends(self, index: int) -> bool:
         """Whether a sum is a weighted mean of two values that carry the same on: no gate."""
-        ways = [self.carried[s] for s in self._blended(self.program[index])]
+        return self._meet([self.carried[s] for s in self._blended(self.program[index])])
+
+    def _meet(self, ways: list[int]) -> bool:
+        """Whether two values, by what they carry on, have a state of the network in common."""
         return bool(ways) and bool(ways[0] & ways[1] & ~self.roots_of_data)
 
     def _blended(self, step: Step) -> tuple[int, ...]:
@@ -60,11 +63,10 @@ class Flow(Rows):
         ends = [self.program.origin(i)[0] for i in (gate, other)]
         if self.flipped(ends[0]) == ends[1] or self.flipped(ends[1]) == ends[0]:
             return True
-        softs = [self._softmax_behind(i) for i in ends]
-        shape = self.program.shape(softs[0].index) if softs[0] is not None else ()
-        axis = softs[0].axis if softs[0] is not None else None
-        both = softs[0] is softs[1] and axis is not None and ends[0] != ends[1]
-        return both and shape[axis or 0] == 2
+        soft = self._softmax_behind(ends[0])
+        if soft is None or soft.axis is None or soft is not self._softmax_behind(ends[1]):
+            return False
+        return ends[0] != ends[1] and self.program.shape(soft.index)[soft.axis] == 2
 
     def _softmax_behind(self, index: int) -> Step | None:
         step = self.program[index]
@@ -190,6 +192,11 @@ class Flow(Rows):
         """Whether a weight is contracted on the way from one value to another."""
         return bool(self.graph.between(start, end) & self.contractions)
 
+    def between_messages(self, index: int) -> bool:
+        """Whether messages were passed before a value was made, and are passed on after it."""
+        before, after = self.graph[index].ancestors, self.graph.descendants[index]
+        return bool(before & self.mixing and after & self.mixing)
+
     def learned_after_mixing(self, index: int) -> bool:
         """Whether what is made of a value goes through another layer of messages, weights behind
         them. (Charges that meet each other in an energy are no layer.)"""
@@ -210,7 +217,7 @@ class Flow(Rows):
     @cached_property
     def degree(self) -> list[int]:
         """The order in which a value vanishes when all matrices are made small: what a sum skips
-        by has a lower one than what it adds."""
+        by has no higher one than what it adds."""
         found: list[int] = []
         for step in self.program:
             known = [s for s in step.sources if self.data[s] or self.weights[s]]

@@ -99,8 +99,7 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
             for s in streams.sums
             if s.verdict is Verdict.GATE
             and _on_a_stream(reading, s)
-            and graph[s.root].ancestors & reading.flow.mixing
-            and graph.descendants[s.root] & reading.flow.mixing
+            and reading.flow.between_messages(s.root)
         ),
         "the state is updated through a gate here: no depth limit",
     )

@@ -139,9 +139,9 @@ class Terms:
         start = self._latest_common(leaf, other)
         if start < 0 or self.flow.carried[other.node] >> start & 1:
             return False
-        higher = self.flow.degree[other.node] >= self.flow.degree[leaf.node]
+        no_lower = self.flow.degree[other.node] >= self.flow.degree[leaf.node]
         whole = self._is_whole(leaf) and not self.flow.on_edges[leaf.node]
-        return whole and self.flow.learned(start, other.node) and higher
+        return whole and self.flow.learned(start, other.node) and no_lower
 
     def _is_whole(self, leaf: Leaf) -> bool:
         """What is broadcast in a sum is no stream."""

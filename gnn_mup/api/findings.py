@@ -123,14 +123,15 @@ def _insertable(reading: Reading, layers: Container[str]) -> bool:
     """Not where layers meet each other in another way already: gates, initial residuals. What one
     layer adds up inside itself (Chebyshev polynomials) is its own affair, and so is what comes
     before all layers (sequences that a GRU reads), and gates behind them."""
-    graph, mixing = reading.graph, reading.flow.mixing
+    graph, flow = reading.graph, reading.flow
     inside = {Verdict.SCALED, Verdict.NESTED, Verdict.REMADE}
     otherwise = {Verdict.GATE, Verdict.INITIAL, *inside}
     for found in reading.streams.sums:
-        site = reading.graph[found.root].site
+        site = graph[found.root].site
         own = site is not None and site.owner in layers and found.verdict in inside
-        before, after = graph[found.root].ancestors, graph.descendants[found.root]
-        meets = before & mixing and (after & mixing or found.verdict is not Verdict.GATE)
+        gate = found.verdict is Verdict.GATE
+        behind = graph[found.root].ancestors & flow.mixing
+        meets = flow.between_messages(found.root) if gate else behind
         if found.verdict in otherwise and meets and not own:
             return False
     return not is_dense(reading)

@@ -191,9 +191,10 @@ class Folder:
     def _alone(self, way: _Way, ends: set[tuple[int, int]]) -> None:
         """Nothing sees the factor that is not to: also not the very sum that takes the scaled value
         up, if it takes another up on the way (``h + adj @ h``)."""
+        scaled = way.nodes - way.stops
         for index in way.nodes:
             for child in self.graph.live_children(index):
-                if child.index not in way.nodes - way.stops and (index, child.index) not in ends:
+                if child.index not in scaled and (index, child.index) not in ends:
                     raise _No("a value on the way is used elsewhere too")
         for name in way.params:
             if any(use.node not in way.nodes for use in self.uses.by_param[name]):

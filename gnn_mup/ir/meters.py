@@ -26,13 +26,13 @@ def aggregations(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     for name, module in model.named_modules():
         if isinstance(module, MessagePassing):
             meter = Meter(name, recorder)
-            if "_aggregate_forward_hooks" not in type(module).propagate.__code__.co_names:
-                module.aggregate = meter.watched(module.aggregate)  # a `propagate` of its own
-                own.append(module)
-                continue
-            handles.append(module.register_message_forward_hook(meter.message))
-            handles.append(module.register_aggregate_forward_hook(meter.aggregate))
             handles.append(module.register_message_and_aggregate_forward_hook(meter.fused))
+            if _runs_hooks(module):
+                handles.append(module.register_message_forward_hook(meter.message))
+                handles.append(module.register_aggregate_forward_hook(meter.aggregate))
+            else:
+                module.aggregate = meter.watched(module.aggregate)
+                own.append(module)
     try:
         yield
     finally:
@@ -40,6 +40,12 @@ def aggregations(model: nn.Module, recorder: Recorder) -> Iterator[None]:
             handle.remove()
         for module in own:
             del module.aggregate
+
+
+def _runs_hooks(layer: MessagePassing) -> bool:
+    """Not where `propagate` is the layer's own; PyG writes one for each class, which does."""
+    code = getattr(type(layer).propagate, "__code__", None)
+    return code is None or "_aggregate_forward_hooks" in code.co_names
 
 
 class Meter:

@@ -117,8 +117,8 @@ class Rewriter(ast.NodeTransformer):
         found = self.targets.get(id(node), [])
         node = self.generic_visit(node)
         result: Any = node
-        order = ("open", "operand0", "operand1", "message")  # the result as a whole comes last
-        for edit in sorted(found, key=lambda e: e.action not in order):
+        parts = ("open", "operand", "element", "message")  # the result as a whole comes last
+        for edit in sorted(found, key=lambda e: not e.action.startswith(parts)):
             result = self._apply(result, edit)
             self.done.add(edit)
         return result
