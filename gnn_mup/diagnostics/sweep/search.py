@@ -26,6 +26,9 @@ from .space import Space
 from .store import RESULT, Store
 
 POLL = 0.5
+LATE = 0.8
+"""No trial is judged before this part of its steps: while the learning rate is high, scores say
+little about the last ones (examples/portfolio/README.md has the numbers)."""
 KEPT = ("lr", "weight_decay", "correction", "tau", *NAMES)
 """What a base file keeps of a trial's values; gamma is the base's own."""
 
@@ -60,7 +63,11 @@ class Search:
             multivariate=star,
             n_startup_trials=max(len(first), 10),
         )
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=max(len(first), 5), n_min_trials=3)
+        pruner = optuna.pruners.MedianPruner(
+            n_startup_trials=max(len(first), 5),
+            n_warmup_steps=round(LATE * getattr(self.runner.fit, "total", 0)),
+            n_min_trials=3,
+        )
         study = optuna.load_study(
             study_name=store.name, storage=store.storage, sampler=chosen, pruner=pruner
         )

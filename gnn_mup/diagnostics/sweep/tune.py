@@ -144,7 +144,8 @@ def tune(
         seeds: runs averaged in a trial.
         objective: what is minimised (a metric of which more is better is maximised): "loss",
             "best_loss", "metric" or "best_metric" of what ``fit`` returns.
-        prune: end trials early that lie behind the median of the others (with a `Fit`).
+        prune: end trials after 80 % of their steps that lie behind the median of the others then
+            (with a `Fit`).
         budget: seconds; no trial begins after them.
         savefile: where the base file goes.
         sampler: an Optuna sampler; by default TPE, seeded by ``seed``.
