@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +13,9 @@ import torch_geometric.nn as pyg
 from models import N0, OUT, D, Expect, L, differences, graph, layers, mlp
 from torch import Tensor, nn
 
-from gnn_mup import plan_transfer
+from gnn_mup import apply_transfer, plan_transfer
 from gnn_mup.diagnostics import coord_check
+from gnn_mup.rules.table import SGD
 
 NODES = 30
 ENTITIES = {
@@ -209,3 +212,73 @@ def test_it_transfers_over_width_and_depth() -> None:
             Entities, ((EDGES,), target), steps=3, lr=0.02, seeds=2, base="paper", **sizes
         )
         assert report.verdict == "pass", str(report.verdict)
+
+
+class Scaled(nn.Module):
+    """Embeddings and an encoder times a constant, as transformers begin."""
+
+    def __init__(self, width: int, constant: float | None = None) -> None:
+        super().__init__()
+        self.emb, self.enc = nn.Embedding(N0, width), nn.Linear(N0, width)
+        self.convs = nn.ModuleList(pyg.SAGEConv(width, width) for _ in range(L))
+        self.dec = nn.Linear(width, OUT)
+        self.constant = math.sqrt(width) if constant is None else constant
+
+    def begin(self, kinds: Tensor, x: Tensor) -> Tensor:
+        return self.emb(kinds) * self.constant + self.enc(x) * self.constant
+
+    def forward(self, kinds: Tensor, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.begin(kinds, x)
+        for conv in self.convs:
+            h = h + F.relu(conv(h, edge_index))
+        return self.dec(h)
+
+
+def rms(value: Tensor) -> float:
+    return float(value.detach().square().mean().sqrt())
+
+
+def kinds_and_features() -> tuple[Tensor, ...]:
+    known = graph()
+    return torch.arange(len(known["x"])) % N0, known["x"], known["edge_index"]
+
+
+@pytest.mark.parametrize("base", ["paper", (D, L)])
+def test_an_embedding_times_the_root_of_the_width_stands_for_the_product(base: Any) -> None:
+    """c W has the scale and the steps of a plain embedding, at every width: both fall like 1/c."""
+    plans = [plan_transfer(Scaled(d), kinds_and_features(), base=base) for d in (D, 4 * D)]
+    for name in ("emb.weight", "enc.weight", "enc.bias"):
+        small, wide = (plan.params[name] for plan in plans)
+        assert wide.lr_scale / small.lr_scale == pytest.approx(0.5)
+        assert wide.init_after / small.init_after == pytest.approx(0.5, rel=0.15)
+        sgd = [p.under(replace(p.settings, optimizer=SGD)).params[name].lr_scale for p in plans]
+        assert sgd[1] / sgd[0] == pytest.approx(1.0)  # D / c^2
+
+
+def test_what_begins_the_stream_is_flat_over_width() -> None:
+    sizes = []
+    for width in (D, 16 * D):
+        torch.manual_seed(0)
+        model = Scaled(width)
+        drawn = rms(model.begin(*kinds_and_features()[:2]))
+        apply_transfer(model, kinds_and_features(), base=(D, L))
+        sizes.append((drawn, rms(model.begin(*kinds_and_features()[:2]))))
+    assert sizes[1][0] / sizes[0][0] == pytest.approx(4.0, rel=0.1)
+    assert sizes[1][1] / sizes[0][1] == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_constant_of_the_users_own_stays() -> None:
+    plans = [plan_transfer(Scaled(d, 5.0), kinds_and_features(), base=(D, L)) for d in (D, 4 * D)]
+    for name in ("emb.weight", "enc.weight", "enc.bias"):
+        small, wide = (plan.params[name] for plan in plans)
+        assert small.lr_scale == wide.lr_scale == small.init_factor == wide.init_factor == 1.0
+
+
+def test_another_size_shows_that_a_constant_is_fixed() -> None:
+    """A root of this very width may be somebody's own number: a delta knows."""
+    fixed = Scaled(4 * D, math.sqrt(4 * D))
+    plans = [
+        plan_transfer(fixed, kinds_and_features(), base=(D, L), delta=delta)
+        for delta in (None, Scaled(2 * D, math.sqrt(4 * D)))
+    ]
+    assert [plan.params["emb.weight"].lr_scale for plan in plans] == [0.5, 1.0]

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
 from torch import nn
@@ -269,6 +270,18 @@ def test_what_lies_behind_is_ended_early() -> None:
     assert all(len(points) == 3 for points in report.arms.values())
     everything = tuned(multipliers={"branch": (1 / 4, 4.0)}, trials=12, prune=False)
     assert not any(row.get("pruned") for row in everything.trials)
+
+
+def test_no_trial_is_judged_before_its_last_steps(tmp_path: Path) -> None:
+    """While the learning rate is high, scores say little about the last ones."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    tuned(multipliers={"branch": (1 / 4, 4.0)}, trials=30, lr=(1e-7, 1e-1), storage=storage)
+    (study,) = optuna.get_all_study_summaries(storage)
+    trials = optuna.load_study(study_name=study.study_name, storage=storage).trials
+    ends = [t.last_step for t in trials if t.state.name == "PRUNED"]
+    steps = max(t.last_step or 0 for t in trials)
+    assert ends
+    assert min(ends) >= 0.8 * steps
 
 
 def test_the_validation_metric_may_decide() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -73,7 +74,19 @@ class Places:
             packed=self.queries.get(use.param, (0, False))[1],
             readouts=readouts,
             constant=abs(use.constant) or 1.0,
+            power=self._power(use, kind),
         )
+
+    def _power(self, use: Use, kind: Width) -> float:
+        """The power of the width that the constant beside an encoder is (its matrix, table or
+        bias), 0 for any other number. Behind features such a constant belongs to logits."""
+        first = use.data is None or not self.flow.weights[use.data]
+        if kind not in (Width.DATA_IN, Width.VECTOR) or not first:
+            return 0.0
+        shape = self.reading.program.shape(self.reading.leaf(use.param))
+        width = math.prod(shape[axis] for axis in use.out_axes)
+        powers = (0.5, -0.5, 1.0, -1.0) if width > 1 else ()
+        return next((p for p in powers if math.isclose(abs(use.constant), width**p)), 0.0)
 
     def _telling(self, use: Use) -> tuple[bool, ...]:
         """Which use of a parameter places it: one outside all branches, one that contracts it, one

@@ -186,7 +186,8 @@ class Uses:
                 rows = [a for d in self._features(step, weight) for a, _ in axes[d].get(name, ())]
                 yield Use(name, step.index, "lookup", (), tuple(rows) or out[-1:])
             else:
-                yield Use(name, step.index, "vector", (), out, data=data)
+                constant = self.constants[weight] * self._constant_behind(step.index)
+                yield Use(name, step.index, "vector", (), out, data=data, constant=constant)
 
     def _features(self, step: Step, weight: int) -> set[int]:
         """The axes of learned rows that hold their features: what they are joined along, or what
@@ -226,10 +227,11 @@ class Uses:
     def _lookup(self, step: Step) -> Iterator[Use]:
         table = step.operands[0]
         axes = self.axes[table.node]
+        constant = self.constants[table.node] * self._constant_behind(step.index)
         for name in self.params_of(table.node):
             kept = [d for d, target in enumerate(table.axes) if target is not None]
             out = tuple(a for d in kept for a, _ in axes[d].get(name, ()))
-            yield Use(name, step.index, "lookup", (), out, 1, None)
+            yield Use(name, step.index, "lookup", (), out, 1, None, constant)
 
     def _recurrent(self, step: Step) -> Iterator[Use]:
         """Fused recurrent layers lay their matrices out as (out, in)."""

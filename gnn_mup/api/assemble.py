@@ -134,10 +134,12 @@ def scales_of(model: nn.Module, placements: Mapping[str, Placement]) -> dict[str
 
 
 def own_constant(placement: Placement, rms: float) -> float:
-    """The constant beside a tensor in the forward pass, where it normalises the layer: with it the
-    drawn tensor has the rule's scale (weights of order one, ``1/sqrt(fan_in)`` in `forward`),
-    without it not. Any other constant is the user's own, and stays."""
+    """The constant beside a tensor in the forward pass, where it is a power of the width, or where
+    it normalises the layer: with it the drawn tensor has the rule's scale (weights of order one,
+    ``1/sqrt(fan_in)`` in `forward`), without it not. Any other is the user's own, and stays."""
     c, size = placement.constant, rms * math.sqrt(placement.fan_in)
+    if placement.power:
+        return c
     if c == 1.0 or not size or placement.kind not in MATRICES:
         return 1.0
     nearer = abs(math.log(size)) - abs(math.log(c * size))
@@ -153,6 +155,8 @@ def _constant_factor(
         return 1.0 / c
     assert frame.base is not None
     usual = c * math.sqrt(_ratio(match, placement.fan_in_axes))
+    if placement.power:
+        usual = c * _ratio(match, placement.fan_out_axes) ** -placement.power
     return frame.base.constants.get(match.base_name, usual) / c
 
 

@@ -142,7 +142,8 @@ def _known(model: nn.Module, findings: Findings, grows: Grows, seen: Sequence[Si
                 continue
             if mine[name].head_dim and twin.head_dim:
                 heads.setdefault(name, (there, twin.head_dim))
-            if mine[name].constant == twin.constant and mine[name].fan_in != twin.fan_in:
+            fixed = mine[name].fan_in == twin.fan_in and not mine[name].power
+            if mine[name].constant == twin.constant and not fixed:
                 own.add(name)
     notes = [note for sibling in seen for note in _differences(model, mine, findings, sibling)]
     return Known(Sizes(grows, other, heads), findings.known.sums, frozenset(own), notes)

@@ -40,7 +40,8 @@ class Placement:
 
     ``fan_in_axes`` are the axes summed over where the tensor is used, ``fan_out_axes`` those
     that become features of the result; an axis in neither (relations, bases) is no width.
-    ``constant`` stands beside the tensor in the forward pass: ``x @ (W * c)``.
+    ``constant`` stands beside the tensor in the forward pass, ``x @ (W * c)``, and goes like
+    ``power`` of the width where its value shows that: embeddings times ``sqrt(D)``.
     """
 
     kind: Kind
@@ -58,6 +59,7 @@ class Placement:
     part: Part | None = None
     readouts: float = 1.0
     constant: float = 1.0
+    power: float = 0.0
     basis: Basis = Basis.INFERRED
 
 

@@ -65,7 +65,7 @@ class Search:
         )
         pruner = optuna.pruners.MedianPruner(
             n_startup_trials=max(len(first), 5),
-            n_warmup_steps=round(LATE * getattr(self.runner.fit, "total", 0)),
+            n_warmup_steps=math.ceil(LATE * getattr(self.runner.fit, "total", 0)),
             n_min_trials=3,
         )
         study = optuna.load_study(

@@ -1,0 +1,88 @@
+"""The judge of blind batches: what holds is right, and each thing that does not hold is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLIND = Path(__file__).parents[1] / "examples" / "blind"
+CASE = """
+import torch
+from torch import nn
+from torch_geometric.nn import GINConv, global_add_pool
+
+REPO, COMMIT, DOMAIN = "own/net", "0000000", "test"
+WIDTH, WIDER = 32, 64
+DEPTH, DEEPER = 3, 6
+
+
+class Net(nn.Module):
+    def __init__(self, d, depth):
+        super().__init__()
+        self.emb, self.enc, self.dec = nn.Embedding(7, d), nn.Linear(5, d), nn.Linear(d, 2)
+        self.convs = nn.ModuleList(GINConv(nn.Linear(d, d)) for _ in range(depth))
+
+    def forward(self, z, x, edges):
+        h = self.enc(x) + self.emb(z)
+        for conv in self.convs:
+            h = h + conv(h, edges)
+        return self.dec(global_add_pool(h, torch.zeros(30, dtype=torch.long)))
+
+
+build = Net
+
+
+def example():
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 30, (2, 90), generator=draw)
+    return torch.arange(30) % 7, torch.randn(30, 5, generator=draw), edges
+
+
+L = {3: {3}, 6: {6}}
+SCALED, GAMMA, SAYS = ["net.py:20"], ["convs.*"], ["sum-pooling"]
+BRANCH, ONCE = ["convs.*.weight"], ["enc.*", "dec.*"]
+"""
+WRONG = {
+    "L = {3: {2}, 6: {4}}": "L = 3 with 3 layers, expected 2",
+    "SCALED = []": "net.py:20 (residual branch) is scaled by 0.167",
+    "SCALED = ['net.py:20', 'net.py:18']": "net.py:18 is not scaled",
+    "GAMMA = []": "is divided by",
+    "GAMMA = ['convs.*', 'net.py:21']": "net.py:21 has no gamma",
+    "INSERTED = True": "connections put in: False",
+    "WIDTH_ONLY = True": "does not say that the depth does not transfer",
+    "RATES = {'emb.weight': [(-1, None)]}": "emb.weight: powers (0.00",
+    "RATES = {'absent': [(0, 0)]}": "no parameter is called so",
+    "BRANCH = ['enc.*']": "enc.weight: SGD's rate times 1.00",
+    "SAYS = ['mixed-inputs']": "does not say mixed-inputs",
+}
+
+
+def judged(folder: Path, *more: str) -> str:
+    (folder / "net.py").write_text("\n".join([CASE, *more]))
+    command = [sys.executable, str(BLIND), "judge", str(folder / "net.py")]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_holds_is_right(tmp_path: Path) -> None:
+    assert judged(tmp_path).startswith("net: said")  # of the pooling
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_does_not_hold_is_found(line: str, tmp_path: Path) -> None:
+    told = judged(tmp_path, line)
+    assert told.startswith("net: wrong")
+    assert WRONG[line] in told
+
+
+def test_the_one_line_is_tried(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        CASE.replace("nn.Linear(d, d))", "nn.Linear(d, d), aggr='mean')").replace(
+            "add_pool", "mean_pool"
+        )
+    )
+    command = [sys.executable, str(BLIND), "works", str(tmp_path / "net.py")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told.count(": ok") == 8
