@@ -14,11 +14,11 @@ from torch import nn
 
 from ..analysis.attention import scores
 from ..analysis.checks import warnings_of
-from ..analysis.computed import placed_through
 from ..analysis.limits import ambiguous, inner_sizes, no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
 from ..analysis.reading import Reading
+from ..base.computed import placed_through
 from ..base.reference import Reference
 from ..base.shapes import BaseShapes, Matched
 from ..base.tuned import with_tuned

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from ..base.initial import tensor_rms
 from ..errors import TransferError
 from ..ir.trace import untouched
 from ..rules.placement import Part, Placement
+from .initial import tensor_rms
 
 
 class Computed(NamedTuple):
