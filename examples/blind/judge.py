@@ -19,8 +19,8 @@ from gnn_mup.rules.plan import ParamRecord
 
 RATE, SCALE = 0.2, 0.25
 """How far a power of the width may be off."""
-ENOUGH = 128
-"""Entries of a tensor whose initial scale is judged; of fewer it is not known well enough."""
+ENOUGH = 1000
+"""Entries of a tensor whose initial scale is judged: of fewer the draw alone moves the power."""
 DEPTH_WORDS = {"width-only", "not-inserted", "left-out"}
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -6,6 +6,9 @@ from ..ir.program import How, Kind, Operand, Step
 from .atoms import Atoms, Dim
 from .flow import Flow
 
+_KEEP = frozenset({Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW,
+                   Kind.WRITE, Kind.ROWS, Kind.SCATTER, Kind.REDUCE})  # fmt: skip
+
 
 class Channels:
     """The axes of features of every value of a program, while its axes are being lined up."""
@@ -41,8 +44,7 @@ class Channels:
         rank = len(self.program.shape(step.index))
         if step.how is How.CONVOLUTION and rank > 1:
             return 1
-        kept = (Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.NORM, Kind.PICK, Kind.VIEW, Kind.WRITE)
-        if step.kind in kept and step.operands and step.how is not How.RESHAPE:
+        if step.kind in _KEEP and step.operands and step.how is not How.RESHAPE:
             # A mask may stand before the features that it is multiplied with.
             told = next((o for o in step.operands if self.flow.weights[o.node]), step.only)
             if (target := self._lands(told)) is not None:
@@ -56,7 +58,8 @@ class Channels:
                 return end
         if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
             for operand in reversed(step.operands[:2]):
-                features = self.flow.weights[operand.node] and self.flow.data[operand.node]
+                learned = self.flow.weights[operand.node] and self.flow.data[operand.node]
+                features = learned and not self._has_none(operand.node)
                 if features and (target := self._lands(operand)) is not None:
                     return target
             for number, operand in enumerate(step.operands[:2]):  # what a weight makes

@@ -104,14 +104,13 @@ def pooling(reading: Reading) -> Iterator[Note]:
             # Fewer summands than rows left: relations or heads (HAN), not nodes.
             fewer = strict or rows[0] > left[0]
             last = strict and not reading.graph.descendants[step.index] & flow.contractions
-            counts = reading.is_wide(step.index) or (last and not divided(flow, step))
-            over = not any(stacks) and fewer and counts
+            over = not any(stacks) and fewer and (last or reading.is_wide(step.index))
             rows, left = (math.prod(rows[a] for a in gone),), (1,)
         elif step.kind is Kind.SCATTER and step.how is How.SUM and step.axis == 0:
-            over = not flow.is_message(step) and rows[0] > left[0] and not divided(flow, step)
+            over = not flow.is_message(step) and rows[0] > left[0]
         else:
             continue
-        if over:
+        if over and not divided(flow, step):
             found.setdefault(expression_of(flow, step.index), []).append(rows[0] / max(left[0], 1))
     for many in found.values():
         yield Note(

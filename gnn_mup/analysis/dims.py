@@ -120,7 +120,8 @@ class Dims(Channels):
             dim = self.of[operand.node][axis]
             if here[axis] != shape[target]:
                 if step.kind is Kind.PICK and axis == step.axis and out[target] is None:
-                    out[target] = self._part_of(dim, shape[target])
+                    out[target] = self._put_in(dim, step.start, shape[target]) or self._part_of(
+                        dim, shape[target])  # fmt: skip
                 elif step.how in (How.TILED, How.PATCHES) and shape[target] % here[axis] == 0:
                     times = self._fresh(shape[target] // here[axis])
                     out[target] = (*times, *dim) if step.how is How.TILED else (*dim, *times)
@@ -130,6 +131,18 @@ class Dims(Channels):
                 out[target] = dim
             else:
                 self.atoms.unify(known, dim)
+
+    def _put_in(self, dim: Dim, start: int | None, size: int) -> Dim | None:
+        """One of several values that were put side by side, taken out again as it was."""
+        join = self.joins.get(dim[0]) if len(dim) == 1 else None
+        if join is None:
+            return None
+        step, end = self.program[join], 0
+        for source in step.sources:
+            begin, end = end, end + self.program.shape(source)[step.axis or 0]
+            if begin == start and end == begin + size:
+                return self.of[source][step.axis or 0]
+        return None
 
     def _part_of(self, dim: Dim, size: int) -> Dim:
         found = self._fresh(size)

@@ -3,30 +3,67 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from ..ir.program import How, Kind
 from .flow import Flow
+from .forms import expression_of
 from .growth import list_of
-from .reading import Reading
+from .overlayers import later_states
 from .uses import Use
 
+if TYPE_CHECKING:
+    from .reading import Reading
 
-def is_dense(reading: Reading) -> bool:
+
+def reads_all_layers(reading: Reading, use: Use) -> bool:
+    """Whether a layer reads the states of all layers side by side, of which a deeper model has
+    more; not what every layer puts together for itself, nor two states of many."""
+    flow, dims = reading.flow, reading.dims
+    leaf = dims.of[reading.leaf(use.param)]
+    for join, _ in dims.joins_in(tuple(a for axis in use.in_axes for a in leaf[axis])):
+        parts = flow.program[join].sources
+        made_on = all(flow.learned(a, b) for a, b in pairwise(parts))
+        growing = join in reading.dense_joins
+        if len(parts) > 2 or growing:
+            many = made_on or later_states(flow, parts)
+        else:
+            many = len(parts) == 2 and made_on and _after_the_first_of_two(reading, parts[0])
+        if many and (growing or not _in_every_layer(flow, join)):
+            return True
+    return False
+
+
+def _in_every_layer(flow: Flow, join: int) -> bool:
+    """Whether the very same expression puts values side by side before that, or after it."""
+    around = flow.graph[join].ancestors | flow.graph.descendants[join]
+    steps = (flow.program[n.index] for n in flow.graph.members(around))
+    here = expression_of(flow, join)
+    return any(s.kind is Kind.JOIN and expression_of(flow, s.index) == here for s in steps)
+
+
+def _after_the_first_of_two(reading: Reading, state: int) -> bool:
+    """Whether a state stands behind the first of two layers."""
+    ends = [s.root for s in reading.streams.steps] + [span.end for span in reading.spans]
+    return reading.depth == 2 and any(reading.flow.carried[state] >> end & 1 for end in ends)
+
+
+def dense_joins(flow: Flow) -> set[int]:
     """``x = cat([x, conv(x)])``, layer after layer: every state is kept beside the next."""
-    flow, program = reading.flow, reading.program
     cats = [
-        (s, {program.origin(source)[0] for source in s.sources})
-        for s in program
+        (s.index, {flow.program.origin(source)[0] for source in s.sources})
+        for s in flow.program
         if s.kind is Kind.JOIN and not s.stacked and flow.weights[s.index]
         and flow.graph[s.index].floating
     ]  # fmt: skip
+    found: set[int] = set()
     for early, parts in cats:
         for late, more in cats:
-            kept = late.index > early.index and (early.index in more or parts < more)
-            fresh = more - parts - {early.index}
-            if kept and any(flow.learned(early.index, part) for part in fresh):
-                return True
-    return False
+            kept = late > early and (early in more or parts < more)
+            fresh = more - parts - {early}
+            if kept and any(flow.learned(early, part) for part in fresh):
+                found |= {early, late}
+    return found
 
 
 def reads_layers_one_by_one(flow: Flow) -> bool:
@@ -48,7 +85,7 @@ def on_the_trunk(reading: Reading) -> list[str]:
     lists: dict[object, list[Use]] = {}
     for name, uses in reading.uses.by_param.items():
         free = [u for u in uses if u.in_axes and reading.free[u.node]]
-        if free and ".*." in f".{list_of(name)}":
+        if free and ".*." in f".{list_of(name)}.":
             inner = reading.grows_in(free[0]) and reading.grows_out(free[0])
             shape = () if inner else reading.program.shape(reading.leaf(name))
             lists.setdefault((list_of(name), shape), []).append(free[0])
@@ -60,4 +97,4 @@ def on_the_trunk(reading: Reading) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-__all__ = ["is_dense", "on_the_trunk", "reads_layers_one_by_one"]
+__all__ = ["dense_joins", "on_the_trunk", "reads_all_layers", "reads_layers_one_by_one"]

@@ -12,7 +12,7 @@ from ..rules.notes import Code, Note
 from ..rules.plan import Branch
 from .checks import at_their_lines
 from .forms import Sum, Verdict
-from .layers import is_dense, on_the_trunk, reads_layers_one_by_one
+from .layers import on_the_trunk, reads_layers_one_by_one
 from .overlayers import is_divided
 from .reading import Reading
 from .sizes import Compared, constant_of, expressions, where
@@ -39,7 +39,7 @@ def width_only(
     if not streams.steps and not reading.spans:
         shown = {branch.what.split(" (")[0] for branch in branches}
         found = [text for verdict, text in _REASONS.items() if verdict.value in shown]
-        if is_dense(reading):
+        if reading.dense_joins:
             found.append(
                 "its layers are concatenated (DenseNet): features grow with the depth, which has "
                 "no limit. Keep the depth, or write x + conv(x) in place of cat([x, conv(x)])"
@@ -68,8 +68,10 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         nodes = [graph[s.root] for s in sums]
         return [note.text for note in at_their_lines(Code.WIDTH_ONLY, nodes, text)]
 
+    # Data that goes through the network again (a solver's steps) is no state of it.
+    wide = [s for s in streams.sums if reading.is_wide(s.root)]
     made = lines(
-        (s for s in streams.sums if s.verdict is Verdict.REMADE),
+        (s for s in wide if s.verdict is Verdict.REMADE),
         "what is summed up here goes through a weight before the next layer takes it up, so no "
         "identity leads through the layers. Keep the depth, or write state = state + mlp(...)",
     )
@@ -104,7 +106,7 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         "the state is updated through a gate here: no depth limit",
     )
     stages = lines(
-        (s for s in streams.sums if s.verdict is Verdict.LEARNED and _between_steps(reading, s)),
+        (s for s in wide if s.verdict is Verdict.LEARNED and _between_steps(reading, s)),
         "the skip goes through a weight of its own here, between layers with residual branches: "
         "one more such stage is no step. Keep their number",
     )

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 from ..ir.program import Kind, Program, Step
 from ..ir.source import sum_call
@@ -15,8 +14,9 @@ from .extend import Weight
 from .flow import Flow
 from .forms import Sum, Verdict, expression_of
 from .growth import Growth
+from .layers import dense_joins, reads_all_layers
 from .nesting import entries_of, taken_up_by
-from .overlayers import brought_in, later_states
+from .overlayers import brought_in
 from .streams import Streams
 from .uses import Use, Uses
 
@@ -223,14 +223,11 @@ class Reading:
         return _commonest(sizes) if sizes else 1
 
     def is_joined(self, use: Use) -> bool:
-        """Whether a layer reads the states of several layers side by side."""
-        leaf = self.dims.of[self.leaf(use.param)]
-        for join, _ in self.dims.joins_in(tuple(a for axis in use.in_axes for a in leaf[axis])):
-            parts = self.program[join].sources
-            made_on = all(self.flow.learned(a, b) for a, b in pairwise(parts))
-            if len(parts) > 1 and (made_on or (len(parts) > 2 and later_states(self.flow, parts))):
-                return True
-        return False
+        return reads_all_layers(self, use)
+
+    @cached_property
+    def dense_joins(self) -> set[int]:
+        return dense_joins(self.flow)
 
     def _product(self, use: Use, axes: tuple[int, ...]) -> int:
         shape = self.program.shape(self.leaf(use.param))

@@ -60,9 +60,18 @@ class Rows(Features):
                  if number != weight]  # fmt: skip
         if any(self.program.shape(i)[a] == 1 for i, a in slots):
             return False  # one row mixes with no other
+        if slots and not self.weights[slots[0][0]] and self._resizes_last(step, weight, slots[0]):
+            return False  # raw data: what the first layer reads are its features, wherever they lie
         both = frozenset() if alone else self.merged
         rows = all(a not in self.feature_axes[i] or (i, a) in both for i, a in slots)
         return bool(slots and self.feature_axes) and step.how is not How.CONVOLUTION and rows
+
+    def _resizes_last(self, step: Step, weight: int, slot: tuple[int, int]) -> bool:
+        """Whether a weight makes of the last axis one of another size: a layer, no adjacency."""
+        before, after = self.program.shape(slot[0]), self.program.shape(step.index)
+        own = {t for t in step.operands[weight].axes if t is not None}
+        last = slot[1] == len(before) - 1
+        return last and len(own) == 1 and after[own.pop()] != before[-1]
 
     def _sums_features(self, step: Step) -> bool:
         """Whether a product sums over an axis that is one of features on both sides, or of learned

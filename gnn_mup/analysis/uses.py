@@ -213,7 +213,7 @@ class Uses:
 
     def _summed_later(self, step: Step, weight: int) -> set[int]:
         """Axes of a factor that a sum right behind the product takes away."""
-        if step.kind is not Kind.PRODUCT:
+        if step.kind is not Kind.PRODUCT or weight not in step.sources:
             return set()
         targets = next(o.axes for o in step.operands if o.node == weight)
         for use in self.program.uses[step.index]:

@@ -11,7 +11,6 @@ from torch_geometric.nn import MessagePassing
 
 from ..analysis.extend import Weight, described
 from ..analysis.forms import Verdict
-from ..analysis.layers import is_dense
 from ..analysis.places import Places
 from ..analysis.reading import Reading
 from ..analysis.sizes import Compared
@@ -134,7 +133,7 @@ def _insertable(reading: Reading, layers: Container[str]) -> bool:
         meets = flow.between_messages(found.root) if gate else behind
         if found.verdict in otherwise and meets and not own:
             return False
-    return not is_dense(reading)
+    return not reading.dense_joins
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -113,10 +113,22 @@ def _runs_in(code: CodeType, body: ast.expr) -> bool:
 
 
 def sum_call(file: str, position: Position | None) -> ast.Call | None:
-    """The built-in ``sum(...)`` that stands at a position, if it is one."""
+    """The built-in ``sum(...)`` that stands at a position, if it is one, or is handed on there."""
     call = _call_at(file, position)
-    built_in = call is not None and isinstance(call.func, ast.Name) and call.func.id == BUILT_IN_SUM
-    return call if built_in else None
+    if call is None:
+        return None
+    built_in = isinstance(call.func, ast.Name) and call.func.id == BUILT_IN_SUM
+    return call if built_in or handed_on(call) is not None else None
+
+
+def handed_on(call: ast.Call) -> tuple[ast.Call, int] | None:
+    """``map(sum, pairs)``: the call that is handed the built-in sum, here or inside, and where."""
+    for node in ast.walk(call):
+        for number, arg in enumerate(node.args if isinstance(node, ast.Call) else ()):
+            if isinstance(arg, ast.Name) and arg.id == BUILT_IN_SUM:
+                assert isinstance(node, ast.Call)
+                return node, number
+    return None
 
 
 def takes_a_display(file: str, position: Position | None) -> bool:
@@ -138,6 +150,7 @@ __all__ = [
     "Function",
     "definition",
     "expression_at",
+    "handed_on",
     "parent_of",
     "span_of",
     "spans",

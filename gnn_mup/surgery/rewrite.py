@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import SurgeryError
 from ..ir.functions import BUILT_IN_SUM, FROM_SOURCE, SUMMANDS, WITH_ALPHA
 from ..ir.graph import Position
-from ..ir.source import span_of, spans
+from ..ir.source import handed_on, span_of, spans
 from .copies import enter
 
 FACTOR = "_gnn_mup_factor_{}"
@@ -258,7 +258,15 @@ def _times(value: ast.expr, factor: ast.expr) -> ast.BinOp:
 
 
 def element(node: ast.Call, which: int, factor: ast.expr) -> ast.expr:
-    """The k-th summand of sum([x, h]), torch.stack([x, h]).sum(0), torch.sum(torch.stack(...))."""
+    """The k-th summand of sum([x, h]), torch.stack([x, h]).sum(0), torch.sum(torch.stack(...)),
+    map(sum, zip(x, h))."""
+    if (found := handed_on(node)) is not None:
+        call, number = found
+        change = ast.parse(f"lambda v: sum([*v[:{which}], v[{which}] * F, *v[{which + 1}:]])")
+        scaled = next(n for n in ast.walk(change) if isinstance(n, ast.BinOp))
+        scaled.right = factor
+        call.args[number] = next(n for n in ast.walk(change) if isinstance(n, ast.Lambda))
+        return node
     built_in = isinstance(node.func, ast.Name) and node.func.id == BUILT_IN_SUM
     starts = [*node.args[1:], *(k.value for k in node.keywords)] if built_in else []
     if any(not isinstance(start, ast.Constant) for start in starts):

@@ -111,14 +111,14 @@ def _permute(seen: Seen) -> Step:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _picked(seen: Seen, axis: int, gone: bool = False) -> Step:
+def _picked(seen: Seen, axis: int, gone: bool = False, start: int | None = None) -> Step:
     source = seen.tensors()[0]
     axes: list[int | None] = list(range(seen.rank(source)))
     if gone:
         axes = [None if a == axis else a - (a > axis) for a in range(seen.rank(source))]
     elif seen.graph[source].shape == seen.shape:
         return seen.step(Kind.VIEW, [seen.same(source)])
-    return seen.step(Kind.PICK, [Operand(source, tuple(axes))], axis=axis)
+    return seen.step(Kind.PICK, [Operand(source, tuple(axes))], axis=axis, start=start)
 
 
 @op("select")
@@ -135,12 +135,15 @@ def _unbind(seen: Seen) -> Step:
 
 @op("slice narrow")
 def _slice(seen: Seen) -> Step:
-    return _picked(seen, seen.axis(seen.arg(1, "dim", 0)))
+    start = seen.arg(2, "start", 0) or 0
+    return _picked(seen, seen.axis(seen.arg(1, "dim", 0)), start=max(start, 0))
 
 
 @op("split split_with_sizes unsafe_split unsafe_split_with_sizes chunk unsafe_chunk")
 def _split(seen: Seen) -> Step:
-    return _picked(seen, seen.axis(seen.arg(2, "dim", 0)))
+    sizes, number = seen.arg(1), seen.node.output
+    start = number * sizes if isinstance(sizes, int) else sum(sizes[:number])
+    return _picked(seen, seen.axis(seen.arg(2, "dim", 0)), start=start)
 
 
 @op("""

@@ -1,0 +1,308 @@
+"""What models of the field put side by side and take apart again (blind batches 39 on): updates
+that read two states, biases in one tensor, tuples that are summed, channels that are pooled; each
+in the smallest form."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import MessagePassing, SAGEConv
+
+from gnn_mup import Plan, apply_transfer, plan_transfer, remove_transfer
+
+NODES, FEATURES, OUT, WIDTH, DEPTH = 12, 7, 3, 24, 4
+X = torch.randn(NODES, FEATURES, generator=torch.Generator().manual_seed(0))
+EDGES = torch.randint(0, NODES, (2, 50), generator=torch.Generator().manual_seed(1))
+
+
+def planned(model: nn.Module, *example: Tensor, **options: Any) -> Plan:
+    return plan_transfer(model, example, **{"base": "paper", "audit": False, **options})
+
+
+def texts(plan: Plan) -> str:
+    return "\n".join(f"[{n.code}] {n.text}" for n in (*plan.notes, *plan.warnings))
+
+
+class Ends(nn.Module):
+    """Encoder and decoder."""
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.convs = nn.ModuleList(SAGEConv(WIDTH, WIDTH) for _ in range(depth))
+        self.lins = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(depth))
+
+
+# -- side by side in every layer, or once for all --------------------------------------------------
+
+
+class Updates(Ends):
+    """Every layer reads its state and what it has collected, side by side."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv, lin in zip(self.convs, self.lins, strict=True):
+            x = x + lin(torch.cat([x, conv(x, edges)], 1))
+        return self.dec(x)
+
+
+class AllLayers(Ends):
+    """Jumping knowledge: the decoder reads the states of all layers."""
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__(depth)
+        self.dec = nn.Linear(depth * WIDTH, OUT)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        states = [self.enc(x)]
+        for conv in self.convs:
+            states.append(states[-1] + conv(states[-1], edges))
+        return self.dec(torch.cat(states[1:], 1))
+
+
+class FirstAndLast(Ends):
+    """The decoder reads the first state and the last, at every depth."""
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__(depth)
+        self.dec = nn.Linear(2 * WIDTH, OUT)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        first = x = self.enc(x)
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        return self.dec(torch.cat([first, x], 1))
+
+
+@pytest.mark.parametrize("depth", [DEPTH, 2 * DEPTH])
+def test_what_every_layer_puts_side_by_side_does_not_grow_with_the_depth(depth: int) -> None:
+    """Beside a reference of another depth such a layer keeps its scale and Adam's rate, and SGD's
+    goes like L; with the states of all layers both would go like 1/L."""
+    base = (WIDTH, DEPTH)
+    adam, sgd = (
+        planned(Updates(depth), X, EDGES, base=base, optimizer=o).params["lins.0.weight"]
+        for o in ("adam", "sgd")
+    )
+    assert (adam.init_factor, adam.lr_scale) == (1.0, 1.0)
+    assert sgd.lr_scale == pytest.approx(depth / DEPTH)
+
+
+@pytest.mark.parametrize(("model", "rate"), [(AllLayers, 0.5), (FirstAndLast, 1.0)])
+def test_a_decoder_of_all_layers_and_one_of_two(model: type[Ends], rate: float) -> None:
+    plan = planned(model(2 * DEPTH), X, EDGES, base=(WIDTH, DEPTH))
+    assert plan.params["dec.weight"].lr_scale == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("model", "rate"), [(AllLayers, 0.5), (FirstAndLast, 1.0)])
+def test_two_layers_are_told_from_two_states(model: type[Ends], rate: float) -> None:
+    plan = planned(model(2), X, EDGES, base=(WIDTH, 1))
+    assert plan.params["dec.weight"].lr_scale == pytest.approx(rate)
+
+
+class OneTensor(Ends):
+    """Attention whose three biases are put into one tensor, which is cut again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        biases = torch.cat([self.q.bias, self.k.bias, self.v.bias]).chunk(3)
+        layers = zip((self.q, self.k, self.v), biases, strict=True)
+        q, k, v = (F.linear(x, m.weight, b).view(NODES, 4, -1).transpose(0, 1) for m, b in layers)
+        h = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(NODES, WIDTH)
+        return self.dec(x + self.o(h))
+
+
+def test_what_was_put_side_by_side_is_itself_again() -> None:
+    plan = planned(OneTensor(), X)
+    assert {plan.params[f"{n}.weight"].kind for n in "qkvo"} == {"width-to-width"}
+    assert {plan.params[f"{n}.bias"].kind for n in "qkvo"} == {"vector"}
+
+
+# -- tuples ----------------------------------------------------------------------------------------
+
+
+def tuple_sum(*args: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    return tuple(map(sum, zip(*args, strict=True)))
+
+
+class Tuples(Ends):
+    """GVP: pairs of features, added by a sum that is handed on."""
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__(depth)
+        self.more = nn.ModuleList(SAGEConv(WIDTH, WIDTH) for _ in range(depth))
+        self.dec = nn.Linear(2 * WIDTH, OUT)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        pair = self.enc(x), self.enc(x).tanh()
+        for a, b in zip(self.convs, self.more, strict=True):
+            pair = tuple_sum(pair, (a(pair[0], edges), b(pair[1], edges)))
+        return self.dec(torch.cat(pair, 1))
+
+
+def by_hand(model: Tuples, factor: float) -> Tensor:
+    one, two = model.enc(X), model.enc(X).tanh()
+    for a, b in zip(model.convs, model.more, strict=True):
+        one, two = one + factor * a(one, EDGES), two + factor * b(two, EDGES)
+    return model.dec(torch.cat([one, two], 1))
+
+
+def test_a_sum_that_is_handed_on_is_scaled() -> None:
+    model = Tuples()
+    untouched = model(X, EDGES)
+    plan = apply_transfer(model, (X, EDGES), base="paper", init="keep").plan
+    assert plan.depth == DEPTH
+    assert [(b.count, b.factor) for b in plan.branches] == [(2 * DEPTH, 1 / DEPTH)]
+    assert "v[1] / 4" in plan.branches[0].after
+    assert not plan.warnings
+    for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(one(X, EDGES), by_hand(one, 1 / DEPTH))
+    remove_transfer(model)
+    assert torch.equal(model(X, EDGES), untouched)
+
+
+# -- where features lie ----------------------------------------------------------------------------
+
+
+class Pooled(Ends):
+    """Channels first; time is pooled, and what is left is turned round for dense layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.lin = nn.Conv2d(1, WIDTH, (3, 1)), nn.Linear(WIDTH, WIDTH)
+        self.weights = nn.ParameterList(torch.randn(WIDTH, WIDTH) / 5 for _ in range(DEPTH))
+
+    def forward(self, series: Tensor, adj: Tensor) -> Tensor:
+        x = self.conv(series.unsqueeze(1)).amax(2).permute(0, 2, 1)
+        x = x + self.lin(x)
+        for weight in self.weights:
+            x = torch.relu(adj @ (x @ weight))
+        return self.dec(x)
+
+
+def test_features_are_found_behind_a_pooled_axis() -> None:
+    """Dense layers in a row: they mix nodes, and no identity leads round them."""
+    plan = planned(Pooled(), torch.randn(2, 9, NODES), torch.softmax(torch.randn(NODES, NODES), 1))
+    assert "width only" in texts(plan)
+    assert {plan.params[f"weights.{i}"].kind for i in range(DEPTH)} == {"width-to-width"}
+
+
+class FromScores(Ends):
+    """One number for each node, made by attention, becomes features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(1, WIDTH)
+        self.weights = nn.ParameterList(torch.randn(WIDTH, WIDTH) / 5 for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        x = self.enc(x)
+        scores = F.normalize(x @ x.transpose(1, 2) / WIDTH, dim=-1).sum(-1)
+        x = x + self.up(scores.unsqueeze(2))
+        for weight in self.weights:
+            x = torch.relu(adj @ (x @ weight))
+        return self.dec(x)
+
+
+def test_features_made_of_a_number_lie_where_the_weight_puts_them() -> None:
+    adj = torch.softmax(torch.randn(2, NODES, NODES), -1)
+    plan = planned(FromScores(), torch.stack([X, X]), adj)
+    assert "width only" in texts(plan)
+    assert plan.params["up.weight"].kind == "data-in"
+
+
+class Vectors(Ends):
+    """Vectors of the data, (nodes, channels, 3), whose channels a layer mixes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, WIDTH, bias=False)
+        self.mix = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(DEPTH))
+
+    def forward(self, vectors: Tensor, edges: Tensor) -> Tensor:
+        v = self.first(vectors.transpose(1, 2))
+        s = v.norm(dim=1)
+        for conv, mix in zip(self.convs, self.mix, strict=True):
+            s = s + conv(s, edges)
+            v = v + mix(v)
+            v = v + mix(v * s.unsqueeze(1))
+        return self.dec(s + v.norm(dim=1))
+
+
+def test_channels_of_vectors_are_features_and_their_layers_pass_no_messages() -> None:
+    plan = planned(Vectors(), torch.randn(NODES, FEATURES, 3), EDGES)
+    assert plan.depth == DEPTH
+    assert plan.params["first.weight"].kind == "data-in"
+
+
+# -- what a model returns --------------------------------------------------------------------------
+
+
+class Graph(Ends):
+    """A learned adjacency, returned beside what it was used for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adj = nn.Parameter(torch.randn(NODES, NODES))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        adj = F.elu(self.adj) + 1
+        adj = adj / adj.sum(1, keepdim=True)
+        return self.dec(adj @ self.enc(x)), adj
+
+
+def test_a_learned_adjacency_may_be_returned() -> None:
+    plan = planned(Graph(), X)
+    assert plan.params["adj"].kind == "no-width"
+    assert plan.params["enc.weight"].kind == "data-in"
+
+
+class Mean(MessagePassing):
+    """Messages of pairs, averaged."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="mean")
+        self.lin = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edges, x=x)
+        return out
+
+    def message(self, x_i: Tensor, x_j: Tensor) -> Tensor:
+        return torch.tanh(self.lin(torch.cat([x_i, x_j], 1)))
+
+
+class TwoSteps(Ends):
+    """A solver: the network gives a change of the data, twice, beside a term of another kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.up = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, FEATURES)
+        self.dec = nn.Linear(WIDTH, FEATURES)
+        self.layers = nn.ModuleList(Mean() for _ in range(DEPTH))
+
+    def change(self, y: Tensor, edges: Tensor) -> Tensor:
+        h = self.enc(y)
+        for layer in self.layers:
+            h = h + layer(h, edges)
+        return self.up(torch.tanh(self.low(y))) + self.dec(h)
+
+    def forward(self, y: Tensor, edges: Tensor) -> Tensor:
+        y = y * 1.5
+        k = self.change(y, edges)
+        return y + 0.05 * k + 0.05 * self.change(y + 0.1 * k, edges)
+
+
+def test_data_that_goes_through_the_network_again_limits_no_depth() -> None:
+    plan = planned(TwoSteps(), X, EDGES)
+    assert plan.depth == DEPTH
+    assert "width only" not in texts(plan)
