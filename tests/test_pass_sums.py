@@ -10,7 +10,6 @@ from programs import Sketch, stack_of_layers
 
 from gnn_mup.analysis.edits import edits_of
 from gnn_mup.analysis.forms import Verdict
-from gnn_mup.analysis.layers import is_dense
 from gnn_mup.analysis.reading import Reading
 from gnn_mup.analysis.streams import Streams
 from gnn_mup.ir.program import How
@@ -258,8 +257,8 @@ def test_layers_side_by_side_are_dense_and_heads_are_not() -> None:
     for i in range(3):
         h = net.messages(net.x, net.source, net.target)
         net.x = net.join(net.x, net.linear(h, f"l.{i}", D))
-    assert is_dense(Reading(net.returns(net.linear(net.x, "dec", 3))))
+    assert Reading(net.returns(net.linear(net.x, "dec", 3))).dense_joins
     net = Net()
     for i in range(3):
         net.x = net.join(net.linear(net.x, f"a.{i}", 8), net.linear(net.x, f"b.{i}", 8))
-    assert not is_dense(Reading(net.returns(net.linear(net.x, "dec", 3))))
+    assert not Reading(net.returns(net.linear(net.x, "dec", 3))).dense_joins
