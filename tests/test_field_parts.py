@@ -306,3 +306,149 @@ def test_data_that_goes_through_the_network_again_limits_no_depth() -> None:
     plan = planned(TwoSteps(), X, EDGES)
     assert plan.depth == DEPTH
     assert "width only" not in texts(plan)
+
+
+# -- batch 40: weights that are collected, outputs in pieces, sums over the width ------------------
+
+
+class ByKind(Ends):
+    """Attention whose weights, of four heads, are added up for each kind of pair, or squared."""
+
+    def __init__(self, squared: bool) -> None:
+        super().__init__()
+        self.pair, self.value = nn.Linear(WIDTH, 4), nn.Linear(WIDTH, WIDTH)
+        self.values = nn.Embedding(5, WIDTH)
+        self.squared = squared
+
+    def forward(self, x: Tensor, kinds: Tensor) -> Tensor:
+        x = self.enc(x)
+        for _ in range(DEPTH):
+            weights = torch.softmax(self.pair(x.unsqueeze(0) * x.unsqueeze(1)), 1)
+            heads = weights.movedim(-1, 0)
+            h = heads @ self.value(x).view(NODES, 4, -1).transpose(0, 1)
+            if self.squared:
+                h = h * (weights**2).sum(1).sqrt().T.unsqueeze(-1)
+            else:
+                found = heads.new_zeros(4, NODES, 5).scatter_add(2, kinds.expand(4, -1, -1), heads)
+                h = h + found @ self.values.weight.view(5, 4, -1).transpose(0, 1)
+            x = x + h.transpose(0, 1).reshape(NODES, WIDTH)
+        return self.dec(x)
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_weights_of_an_average_that_are_collected_have_no_gamma(squared: bool) -> None:
+    kinds = torch.arange(NODES * NODES).view(NODES, NODES) % 5
+    plan = planned(ByKind(squared), X, kinds)
+    assert all(m.normalised for m in plan.messages)
+
+
+class InPieces(Ends):
+    """The last layer's outputs are cut into two, and shifted by what another layer makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.shift = nn.Linear(WIDTH, 9), nn.Linear(WIDTH, 18)
+
+    def forward(self, x: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        shift, scale = self.shift(x).chunk(2, 1)
+        out = self.last(x) * (1 + scale) + shift
+        return out[:, :4], out[:, 4:]
+
+
+def test_outputs_in_pieces_are_outputs() -> None:
+    plan = planned(InPieces(), X, EDGES)
+    assert {plan.params[f"{n}.weight"].kind for n in ("last", "shift")} == {"width-out"}
+    assert "unknown-growth" not in texts(plan)
+
+
+class Symmetric(Ends):
+    """Features of pairs are added to those of the same pairs the other way round."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        self.turned = turned
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        pairs = x.unsqueeze(0) * x.unsqueeze(1).tanh()
+        return self.dec(pairs + (pairs.transpose(0, 1) if self.turned else pairs))
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_sum_with_its_own_transpose_is_no_double(turned: bool) -> None:
+    plan = planned(Symmetric(turned), X, EDGES)
+    assert [b.factor for b in plan.branches if b.factor == 0.5] == [0.5] * (not turned)
+
+
+class Centred(Ends):
+    """Coordinates are centred in every layer, through weights, beside the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def centre(self, x: Tensor) -> Tensor:
+        return x - x.mean(0, keepdim=True)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        state = x
+        for conv, mix in zip(self.convs, self.mix, strict=True):
+            state = self.centre(mix(state).tanh())
+            x = x + conv(x, edges)
+        return self.dec(x + state)
+
+
+def test_what_is_centred_adds_nothing() -> None:
+    plan = planned(Centred(), X, EDGES)
+    assert "summed up here" not in texts(plan)
+
+
+class Summed(Ends):
+    """What a layer makes is summed over the width, beside a factor."""
+
+    def __init__(self, divide: bool) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.by = float(WIDTH) if divide else 1.0
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        outer = self.a(x).unsqueeze(-1) * self.b(x).unsqueeze(-2)
+        return self.dec(outer.sum(-1) / self.by)
+
+
+@pytest.mark.parametrize("divide", [True, False])
+def test_a_sum_over_the_width_is_named(divide: bool) -> None:
+    plan = planned(Summed(divide), X, EDGES)
+    assert plan.params["b.weight"].kind == "width-to-width"
+    assert ("[summed-features] b.weight: 24 outputs" in texts(plan)) is not divide
+
+
+class EdgeKinds(Ends):
+    """An edge embedding with a size of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds, self.edge = nn.Embedding(5, 20), nn.Linear(20, WIDTH)
+
+    def forward(self, x: Tensor, kinds: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = x + conv(x, edges) * self.edge(self.kinds(kinds))
+        return self.dec(x)
+
+
+@pytest.mark.parametrize(("width", "said"), [(WIDTH // 2, True), (WIDTH, False)])
+def test_a_reference_of_another_width_leaves_a_doubt(width: int, said: bool) -> None:
+    """20 is 10 at half the width, and might as well be 20 there."""
+    kinds = torch.arange(NODES) % 5
+    plan = planned(EdgeKinds(), X, kinds, EDGES, base=(width, DEPTH))
+    assert ("edge.weight" in texts(plan)) is said

@@ -118,7 +118,8 @@ def shown(powers: Powers) -> str:
 
 def named(name: str, plan: Plan) -> bool:
     """Whether a warning names a parameter, its module, or a folded row of them."""
-    parts = [r"(?:\d+|\{[^}]*\})" if p.isdigit() else re.escape(p) for p in name.split(".")]
+    folded = r"(?:\d+|\{[^}]*\})"  # layer_0, convs.0, or {0..3} for all of them
+    parts = [re.sub(r"\d+", lambda _: folded, re.escape(p)) for p in name.split(".")]
     for length in (len(parts), len(parts) - 1):
         exact = re.compile(r"(?<![\w.])" + r"\.".join(parts[:length]) + r"(?!\w)")
         if length and any(exact.search(str(note)) for note in plan.warnings):

@@ -14,7 +14,7 @@ from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind as Width
 from .forms import expression_of
-from .logits import dot_products, tied_tables
+from .logits import dot_products, summed_features, tied_tables
 from .normalised import divided
 from .places import Places
 from .reading import Reading
@@ -230,6 +230,7 @@ def norm_behind_decoder(reading: Reading) -> Iterator[Note]:
 
 check(dot_products)
 check(tied_tables)
+check(summed_features)
 
 
 @check

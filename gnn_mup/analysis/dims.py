@@ -105,7 +105,8 @@ class Dims(Channels):
             self.summed += [dims[i] for i in gone]
             self.read += [dims[i] for i in gone]
         elif source.kind is Kind.PRODUCT and len(source.operands) == 2:
-            if self.flow.dot_products >> step.index & 1:
+            beside = all(len([o for o in source.operands if i in o.axes]) == 1 for i in gone)
+            if self.flow.dot_products >> step.index & 1 or beside:  # beside: a factor without it
                 self.read += [dims[i] for i in gone]
         elif self.feature_axis[step.only.node] in gone:
             self.read.append(dims[self.feature_axis[step.only.node]])

@@ -219,9 +219,11 @@ class Growth(Origins):
             if atom in self.part:
                 for whole in atoms.expand(source):
                     parts.setdefault(whole, []).append(root)
-        for whole, pieces in parts.items():
-            if all(set(atoms.expand((p,))) <= fixed - self.growing for p in pieces):
-                self.growing.discard(whole)
+        for _ in range(2):  # parts of parts
+            for whole, pieces in parts.items():
+                if all(set(atoms.expand((p,))) <= fixed - self.growing for p in pieces):
+                    self.growing.discard(whole)
+                    fixed = fixed | {whole}
         sources: dict[int, list[int]] = {}
         for atom, source in self.made_of.items():
             for root in atoms.expand((atom,)):

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from ..ir.program import How, Kind
+from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from .attention import softened
 from .reading import Reading
@@ -46,6 +47,31 @@ def dot_products(reading: Reading) -> Iterator[Note]:
                 Code.UNDIVIDED_ATTENTION,
                 f"attention logits{where} are sums of {size} products that nothing divides: they "
                 f"grow with the width, and with them the gradients. Divide them by {size}",
+            )
+
+
+def summed_features(reading: Reading) -> Iterator[Note]:
+    """``layer(x).sum(-1)``, also beside a factor: what a weight has made of the width, added up
+    over another width, as if the next layer were all ones."""
+    flow, program, dims = reading.flow, reading.program, reading.dims
+    for step in program:
+        if step.kind is not Kind.REDUCE or step.how is not How.SUM or step.axis is None:
+            continue
+        made = program[step.only.node]
+        both = made.kind is Kind.PRODUCT and len(made.operands) == 2
+        parts = [o.node for o in made.operands if step.axis in o.axes] if both else [made.index]
+        origin = program.origin(parts[0])[0] if len(parts) == 1 else -1
+        makers = [u.param for u in reading.uses.at.get(origin, ()) if u.how == "matrix"]
+        grows = makers and reading.reads_width(origin) and dims.grows(
+            dims.of[step.only.node][step.axis])  # fmt: skip
+        if grows and not flow.contractions >> step.index & 1 and not _scaled(
+                reading, step.index, ()):  # fmt: skip
+            size = program.shape(step.only.node)[step.axis]
+            yield Note(
+                Code.SUMMED_FEATURES,
+                f"{', '.join(fold_names(makers))}: {size} outputs are summed up, and nothing "
+                "divides the sum: it grows with the width, and with it what a step does. Divide it "
+                f"by {size}",
             )
 
 
@@ -116,4 +142,4 @@ def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
     return False
 
 
-__all__ = ["dot_products", "tied_tables"]
+__all__ = ["dot_products", "summed_features", "tied_tables"]

@@ -62,13 +62,20 @@ class Nesting:
                 continue
             if found.root in added and len(self.flow.program.uses[found.root]) == 1:
                 continue  # what a step adds, and nothing else takes up
-            if any(self.flow.on_edges[x.node] for x in found.leaves):
+            if any(self.flow.on_edges[x.node] for x in found.leaves) or self._adds_nothing(found):
                 continue
             if any(self.flow.carried[x.node] >> early.root & 1 for x in found.leaves):
                 continue
             learned = self.flow.learned(early.root, found.root)  # else (Sinkhorn) it is no layer
             if learned and self._round_steps(early.root, found.root, roots):
                 found.verdict = Verdict.REMADE
+
+    def _adds_nothing(self, found: Sum) -> bool:
+        """``x - x.mean(0)``: all that is added to one summand was made of it without a weight."""
+        layers = self.flow.contractions | self.flow.mixing
+        first, *others = sorted(found.leaves, key=lambda leaf: leaf.origin)
+        ways = [self.graph.between(first.origin, leaf.node) for leaf in others]
+        return all(way and not way & layers for way in ways)
 
     def _round_steps(self, start: int, end: int, roots: set[int]) -> bool:
         """Whether a way through weights, and no neighbours, leads from one sum to the next without

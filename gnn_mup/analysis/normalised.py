@@ -51,9 +51,17 @@ def divided(flow: Flow, step: Step) -> bool:
         if flow.program[flow.program.origin(adjacency)[0]].kind is Kind.LEAF:
             return _given_is_normalised(flow, adjacency)
     by = flow.numbers(step.sources[1]) if step.kind is Kind.SCATTER else set()
-    if any(_is_weighting(flow, factor, by) for factor in _factors(flow, rows)):
+    if _is_softmax(flow, rows) or any(_is_weighting(flow, f, by) for f in _factors(flow, rows)):
         return True
     return _divided(flow, step.index, by)
+
+
+def _is_softmax(flow: Flow, index: int) -> bool:
+    """Whether rows are weights of an average themselves, or functions of such."""
+    step = flow.program[index]
+    while step.how is not How.SOFTMAX and step.kind in (Kind.VIEW, Kind.PICK, Kind.POINTWISE):
+        step = flow.program[step.only.node]
+    return step.how is How.SOFTMAX and step.axis not in flow.feature_axes.get(step.index, ())
 
 
 def _by_number(flow: Flow, step: Step) -> bool:

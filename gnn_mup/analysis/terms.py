@@ -166,10 +166,22 @@ class Terms:
                 x for x in whole[i:]
                 if self._is_all_of(carried[leaf.origin] & carried[x.origin], x)
                 and x.coefficient * leaf.coefficient > 0
+                and (x.origin != leaf.origin or self._order(x) == self._order(leaf))
             ]  # fmt: skip
             if len(same) > 1:
                 return same
         return []
+
+    def _order(self, leaf: Leaf) -> tuple[int, ...]:
+        """The axes of what a summand is a view of, as they stand in it: those of e and of
+        ``e.transpose(0, 1)`` are others, and so are their entries."""
+        order, index = tuple(range(len(self.program.shape(leaf.node)))), leaf.node
+        while (operand := self.program.same(index)) is not None:
+            if self.program[index].how is How.RESHAPE:
+                return ()
+            before = {target: axis for axis, target in enumerate(operand.axes)}
+            order, index = tuple(before.get(axis, -1) for axis in order), operand.node
+        return order
 
     def _is_all_of(self, common: int, leaf: Leaf) -> bool:
         """Whether a summand carries all features of the latest of some values, not a part."""

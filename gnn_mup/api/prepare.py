@@ -241,7 +241,7 @@ def _remarks(
 ) -> tuple[list[Note], list[Note]]:
     reading = findings.reading
     alarms = warnings_of(reading)
-    if base is not None:  # which shows it, or asks by itself
+    if base is not None and (base.tensors or base.width == reading.width):  # which shows it
         alarms = [note for note in alarms if note.code is not Code.UNKNOWN_GROWTH]
     notes: list[Note] = []
     alarms += width_only(reading, branches, options.residual, findings.refused)

@@ -113,14 +113,14 @@ class Step:
     """Pairs of axes that are multiplied and summed over together."""
     axis: int | None = None
     """The axis that is joined along, picked from, or (REDUCE) taken away."""
-    start: int | None = None
-    """Of a part of an axis, where it begins."""
     stacked: bool = False
     """Of a join: along a new axis."""
     constant: float = 0.0
     """A number that is added."""
     at: tuple[int, ...] = ()
     """Of a write: the indices that say where."""
+    start: int | None = None
+    """Of a part of an axis, where it begins."""
 
     @cached_property
     def sources(self) -> tuple[int, ...]:

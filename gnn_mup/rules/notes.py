@@ -42,6 +42,7 @@ class Code(StrEnum):
     ROW_NORM = "row-norm"
     SIZES_DISAGREE = "sizes-disagree"
     SUM_POOLING = "sum-pooling"
+    SUMMED_FEATURES = "summed-features"
     UNDIVIDED_ATTENTION = "undivided-attention"
     UNEQUAL_BLOCKS = "unequal-blocks"
     UNKNOWN_GROWTH = "unknown-growth"
