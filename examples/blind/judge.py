@@ -117,12 +117,14 @@ def shown(powers: Powers) -> str:
 
 
 def named(name: str, plan: Plan) -> bool:
-    """Whether a warning names a parameter, its module, or a folded row of them."""
+    """Whether a warning, or the note on inner sizes, names a parameter, its module, or a folded
+    row of them."""
+    told = [*plan.warnings, *(note for note in plan.notes if note.code == "inner-sizes")]
     folded = r"(?:\d+|\{[^}]*\})"  # layer_0, convs.0, or {0..3} for all of them
     parts = [re.sub(r"\d+", lambda _: folded, re.escape(p)) for p in name.split(".")]
     for length in (len(parts), len(parts) - 1):
         exact = re.compile(r"(?<![\w.])" + r"\.".join(parts[:length]) + r"(?!\w)")
-        if length and any(exact.search(str(note)) for note in plan.warnings):
+        if length and any(exact.search(str(note)) for note in told):
             return True
     return False
 
@@ -151,7 +153,7 @@ def depth(case: Case) -> Iterator[Finding]:
 def factors(case: Case) -> Iterator[Finding]:
     """Which lines are scaled, and how that follows L."""
     shallow, deep = (case.plan((case.WIDTH, d), base="paper") for d in (case.DEPTH, case.DEEPER))
-    ratio = shallow.depth / deep.depth
+    ratios = shallow.depth / deep.depth, case.DEPTH / case.DEEPER  # 1/L, or one in each layer
     for place in case.SCALED:
         pair = [
             [b.factor for b in plan.branches if at(place, b.file, b.line) and b.factor != 1.0]
@@ -160,7 +162,9 @@ def factors(case: Case) -> Iterator[Finding]:
         if not all(pair):
             status = "missed" if codes(deep) & DEPTH_WORDS else "wrong"
             yield Finding(status, f"{place} is not scaled")
-        elif not any(math.isclose(max(pair[1]) / f, ratio, rel_tol=0.05) for f in pair[0]):
+        elif not any(
+            math.isclose(max(pair[1]) / f, ratio, rel_tol=0.05) for f in pair[0] for ratio in ratios
+        ):
             yield Finding("wrong", f"{place}: factors {pair[0]} and {pair[1]}, not like 1/L")
     allowed = [*case.SCALED, *case.MAY_SCALE]
     for branch in deep.branches:
