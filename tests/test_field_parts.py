@@ -452,3 +452,25 @@ def test_a_reference_of_another_width_leaves_a_doubt(width: int, said: bool) -> 
     kinds = torch.arange(NODES) % 5
     plan = planned(EdgeKinds(), X, kinds, EDGES, base=(width, DEPTH))
     assert ("edge.weight" in texts(plan)) is said
+
+
+class Radial(Ends):
+    """As many radial functions as the width, or eight of them."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("centres", torch.linspace(0, 5, size))
+        self.edge = nn.Linear(size, WIDTH)
+
+    def forward(self, x: Tensor, lengths: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        basis = torch.exp(-((lengths.unsqueeze(1) - self.centres) ** 2))
+        for conv in self.convs:
+            x = x + conv(x, edges) * self.edge(basis)
+        return self.dec(x)
+
+
+@pytest.mark.parametrize(("size", "said"), [(WIDTH, True), (8, False)])
+def test_a_basis_as_large_as_the_width_is_named(size: int, said: bool) -> None:
+    plan = planned(Radial(size), X, torch.rand(NODES) * 5, EDGES)
+    assert ("[growing-basis] edge.weight: reads" in texts(plan)) is said

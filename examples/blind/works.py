@@ -138,7 +138,8 @@ def works(case: Case) -> Iterator[tuple[str, str]]:
 
 
 def check(case: Case) -> Iterator[tuple[str, str]]:
-    """Coordinate checks over width (W, 2W, 4W) and depth, Adam, three steps."""
+    """Coordinate checks over width (W, 2W, 4W) and depth, Adam, three steps; the plans know two
+    widths."""
     first = numbers(called(case.built(case.small).eval(), case.module.example()))
     for axis in ("width", "depth"):
         widths = [case.WIDTH * k for k in (1, 2, 4)] if axis == "width" else [case.WIDTH]
@@ -155,6 +156,7 @@ def check(case: Case) -> Iterator[tuple[str, str]]:
                     steps=3,
                     seeds=3,
                     loss=lambda result, _, targets=targets: squares(result, targets),
+                    delta=[case.built((k * case.WIDTH, case.DEPTH)) for k in (1, 2)],
                 )
             yield axis, str(report.verdict)
         except Exception as error:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from itertools import pairwise
 
 from ..ir.graph import Graph
-from ..ir.program import How
+from ..ir.program import How, Kind
 from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from ..rules.plan import Branch
-from .checks import at_their_lines
+from .checks import at_their_lines, check
 from .forms import Sum, Verdict
 from .layers import on_the_trunk, reads_layers_one_by_one
 from .overlayers import is_divided
@@ -257,6 +257,27 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
         )
         for name in names
     ]
+
+
+@check
+def growing_bases(reading: Reading) -> Iterator[Note]:
+    """Layers that read a basis of the data (radial functions) which has as many members as the
+    width: of these a few are not zero."""
+    flow, names = reading.flow, dict[int, list[str]]()
+    for use in reading.uses.found:
+        data = use.data if use.how == "matrix" and use.data is not None else -1
+        raw = data >= 0 and flow.data[data] and not flow.weights[data]
+        joined = raw and reading.program[reading.program.origin(data)[0]].kind is Kind.JOIN
+        if raw and not joined and reading.grows_in(use) and flow.graph[data].floating:
+            names.setdefault(use.fan_in, []).append(use.param)
+    for size, found in names.items():
+        yield Note(
+            Code.GROWING_BASIS,
+            f"{', '.join(fold_names(found))}: reads {size} numbers that are made of data alone, "
+            "and whose number was taken to grow with the width. If they are a basis, of which few "
+            "are not zero (radial functions), what is made of them falls like 1/sqrt(D). Keep "
+            "their number fixed",
+        )
 
 
 def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:

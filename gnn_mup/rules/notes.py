@@ -23,6 +23,7 @@ class Code(StrEnum):
     BASE_DIFFERS = "base-differs"
     DOT_PRODUCT_DECODER = "dot-product-decoder"
     FORWARD_CHANGED = "forward-changed"
+    GROWING_BASIS = "growing-basis"
     HEAD_DIMENSION = "head-dimension"
     INNER_SIZES = "inner-sizes"
     INPUTS_NOT_UNIT = "inputs-not-unit"
