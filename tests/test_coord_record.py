@@ -329,3 +329,31 @@ def test_a_force_field_differentiates_in_its_forward_pass() -> None:
     pair = (torch.randn(20, 3), torch.randn(20, 3))
     report = coord_check(Field, pair, widths=[16, 32], loss=loss, transfer=_plain, **SMALL)
     assert {"output 0", "output 1"} <= set(report.to_frame()["group"])
+
+
+class Masked(nn.Module):
+    """Attention with a mask; the logits that count are kept."""
+
+    def __init__(self, mask: float | None) -> None:
+        super().__init__()
+        self.lin, self.mask = nn.Linear(6, 6), mask
+        self.seen = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.lin(x) @ x.T
+        hidden = torch.eye(5, dtype=torch.bool) & (self.mask is not None)
+        self.seen = logits[~hidden].detach()
+        return torch.softmax(logits.masked_fill(hidden, self.mask or 0.0), -1) @ x
+
+
+@pytest.mark.parametrize("mask", [None, -1e4, -1e9, -torch.inf])
+def test_masks_are_no_logits(mask: float | None) -> None:
+    """People write minus infinity as -1e9: its size would be all that is seen of the logits."""
+    torch.manual_seed(0)
+    model = Masked(mask)
+    recorder = Recorder(model)
+    with recorder.watching():
+        recorder.expect(0)
+        model(torch.randn(5, 6))
+    (noted,) = [v.value for v in recorder.values if v.name.startswith("logits of ")]
+    assert float(noted) == pytest.approx(float(model.seen.square().mean().sqrt()), rel=1e-4)

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data.data import BaseData
 
+MASK = 1e3
+"""So far below others logits are not made by weights: a mask was put there."""
+
 
 class Edges(NamedTuple):
     """Some of the edges of a graph, and its number of nodes."""
@@ -38,6 +41,13 @@ def active(x: Tensor, size: Tensor | None = None) -> Tensor:
     """Fraction of the entries that are alive: beyond a hundredth of the RMS (``size``)."""
     alive = x.abs() > 0.01 * (rms(x) if size is None else size)
     return torch.count_nonzero(alive) / max(alive.numel(), 1)
+
+
+def unmasked(logits: Tensor) -> Tensor:
+    """The logits that count, in one row: masks are minus infinity, or -1e9, -1e4 and the like."""
+    seen = logits.detach()
+    seen = seen[torch.isfinite(seen)]
+    return seen[seen > seen.max() - MASK] if seen.numel() else seen
 
 
 def later(left: Tensor, right: Tensor) -> Tensor | None:

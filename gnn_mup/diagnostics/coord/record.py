@@ -30,7 +30,17 @@ from ...ir.functions import (
     TIMES,
     WHOLE_ATTENTION,
 )
-from ..tensors import Edges, active, data_of, outputs_of, parts_of, rms, thinned, transparent
+from ..tensors import (
+    Edges,
+    active,
+    data_of,
+    outputs_of,
+    parts_of,
+    rms,
+    thinned,
+    transparent,
+    unmasked,
+)
 from .products import Start, fan_in, own_product, reach, spaced
 from .quiet import Quiet
 from .stream import Stream, Sums
@@ -234,7 +244,7 @@ class Recorder(Quiet):
         """What attention puts into its softmax, of the last parameter that was met."""
         if name in SOFTMAX:
             logits = args[0] if args else kwargs.get("input")
-            masked = logits[torch.isfinite(logits)] if isinstance(logits, Tensor) else None
+            masked = unmasked(logits) if isinstance(logits, Tensor) else None
         else:
             query, key = (x.detach() for x in args[:2])
             scale = kwargs.get("scale") or query.shape[-1] ** -0.5
