@@ -11,9 +11,16 @@ import torch
 from models import L, differences
 from zoo import FULL, ZOO, Entry, as_args, check, loss_of
 
-from gnn_mup import TransferGroups, TransferWarning, apply_transfer, transfer_groups
+from gnn_mup import (
+    TransferGroups,
+    TransferWarning,
+    apply_transfer,
+    plan_transfer,
+    transfer_groups,
+)
 from gnn_mup.diagnostics import CoordReport
 from gnn_mup.diagnostics.inputs import make_optimizer
+from gnn_mup.rules.table import Role
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
@@ -27,6 +34,11 @@ def cases(entries: tuple[Entry, ...] = ZOO, reason: str = "") -> Any:
 
     found = [pytest.param(e, id=e.name, marks=marks(e)) for e in entries]
     return pytest.mark.parametrize("entry", found)
+
+
+def seeded(entry: Entry, depth: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return entry.build(64, depth)
 
 
 def transferred(entry: Entry) -> tuple[torch.nn.Module, TransferGroups]:
@@ -142,6 +154,22 @@ def transfers(entry: Entry, report: CoordReport, also: str = "") -> None:
     if entry.depth_is_size:
         verdict = report.over("depth")
         assert verdict.word in ("pass", also), str(verdict)
+
+
+@cases()
+def test_depth_moves_only_what_grows_with_it(entry: Entry) -> None:
+    """Beside a reference size Adam's rate and the scale of a tensor are those of a shallower model,
+    unless it stands on the stream, or has another shape there (states of all layers)."""
+    shallow, deep = (
+        plan_transfer(seeded(entry, d), entry.example(), base=(64, L), audit=False)
+        for d in (L, 2 * L)
+    )
+    for name in shallow.params.keys() & deep.params.keys():
+        one, other = shallow.params[name], deep.params[name]
+        moves = Role.STREAM in (one.role, other.role) or one.shape != other.shape
+        if one.used and other.used and not moves:
+            assert other.lr_scale == pytest.approx(one.lr_scale), name
+            assert other.init_factor == pytest.approx(one.init_factor, rel=0.2), name
 
 
 @cases(tuple(entry for entry in ZOO if not entry.depth_is_size))
