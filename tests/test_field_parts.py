@@ -474,3 +474,50 @@ class Radial(Ends):
 def test_a_basis_as_large_as_the_width_is_named(size: int, said: bool) -> None:
     plan = planned(Radial(size), X, torch.rand(NODES) * 5, EDGES)
     assert ("[growing-basis] edge.weight: reads" in texts(plan)) is said
+
+
+class Bias(Ends):
+    """A column of a new tensor is set before it is put under the features of edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edge = nn.Linear(4, WIDTH)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge_attr: Tensor, edges: Tensor) -> Tensor:
+        x, e = self.enc(x), self.edge(edge_attr)
+        more = torch.zeros(2, WIDTH)
+        more[:, 0] = 1
+        e = torch.cat([e, more])
+        for conv in self.convs:
+            x = x + conv(x, edges) + self.mix(e).mean(0)
+        return self.dec(x)
+
+
+def test_a_column_of_a_new_tensor_is_no_feature_that_is_taken_out() -> None:
+    plan = planned(Bias(), X, torch.randn(9, 4), EDGES)
+    assert plan.params["edge.weight"].kind == "data-in"
+    assert plan.params["mix.weight"].kind == "width-to-width"
+
+
+class LearnedInside(Ends):
+    """The first layer makes the stream; inside the others there is a learned skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def layer(self, i: int, x: Tensor, edges: Tensor) -> Tensor:
+        return 0.5 * self.convs[i](x, edges) + 0.5 * self.own[i](x)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = torch.relu(self.layer(0, self.enc(x), edges))
+        for i in range(1, DEPTH):
+            x = torch.relu(self.layer(i, x, edges)) + x
+        return self.dec(x)
+
+
+def test_a_layer_that_begins_the_stream_is_no_state_beside_it() -> None:
+    plan = planned(LearnedInside(), X, EDGES)
+    assert plan.depth == DEPTH - 1
+    assert "summed up here" not in texts(plan)

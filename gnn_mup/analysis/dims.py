@@ -94,6 +94,8 @@ class Dims(Channels):
         gone = gone and len(known) == len(self.program.shape(step.index)) + 1
         if not gone or step.how is not How.PLAIN or axis != self.feature_axis[step.only.node]:
             return False
+        if not (self.flow.data[step.only.node] or self.flow.weights[step.only.node]):
+            return False  # a new tensor, before anything is written into it
         split = {self.atoms.find(a) for parts in self.atoms.parts.values() for a in parts}
         return not split & set(self.atoms.expand(self.of[step.only.node][axis]))
 

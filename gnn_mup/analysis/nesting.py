@@ -55,10 +55,13 @@ class Nesting:
         second recurrence, which goes through weights and round every step."""
         roots = {s.root for s in self._steps()}
         added = {leaf.origin for s in self._steps() for leaf in s.branches}
+        begun = 0  # what the streams carry on, from their beginnings
+        for step in self._steps():
+            begun |= self.flow.carried[step.stream.node] if step.stream is not None else 0
         kinds = (Verdict.NONE, Verdict.LEARNED, Verdict.INSIDE)
         for found in self.sums if roots else ():
             early = self.before.get(found.root)
-            if early is None or found.verdict not in kinds or found.lone:
+            if early is None or found.verdict not in kinds or found.lone or begun >> early.root & 1:
                 continue
             if found.root in added and len(self.flow.program.uses[found.root]) == 1:
                 continue  # what a step adds, and nothing else takes up
