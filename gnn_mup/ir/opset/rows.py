@@ -195,8 +195,8 @@ def _diag(seen: Seen) -> Step:
     return seen.step(Kind.PICK, [seen.nowhere(seen.tensors()[0])])
 
 
-@op("_pack_padded_sequence _pad_packed_sequence pad_sequence nll_loss_forward mse_loss l1_loss smooth_l1_loss huber_loss "
-    "binary_cross_entropy binary_cross_entropy_with_logits")  # fmt: skip
+@op("_pack_padded_sequence _pad_packed_sequence pad_sequence nll_loss_forward mse_loss l1_loss "
+    "smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits")  # fmt: skip
 def _packed(seen: Seen) -> Step:
     source = seen.node.parents[0]
     if seen.node.output or not seen.graph[source].floating:

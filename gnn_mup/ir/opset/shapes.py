@@ -149,8 +149,8 @@ def _split(seen: Seen) -> Step:
 @op("""
     roll flip rot90 tril triu constant_pad_nd pad reflection_pad1d replication_pad1d
     reflection_pad2d replication_pad2d reflection_pad3d replication_pad3d sort topk kthvalue unfold
-    as_strided diagonal diagonal_copy channel_shuffle col2im pixel_shuffle upsample_nearest1d upsample_nearest2d
-    upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d
+    as_strided diagonal diagonal_copy channel_shuffle col2im pixel_shuffle upsample_nearest1d
+    upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d
     upsample_bicubic2d grid_sampler_2d grid_sampler_3d
 """)
 def _reordered(seen: Seen) -> Step:
