@@ -521,3 +521,66 @@ def test_a_layer_that_begins_the_stream_is_no_state_beside_it() -> None:
     plan = planned(LearnedInside(), X, EDGES)
     assert plan.depth == DEPTH - 1
     assert "summed up here" not in texts(plan)
+
+
+class Begins(Ends):
+    """The first sum, of a layer and a projection, begins the stream; GIN layers lie in branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        before = self.dec_in(x)
+        x = self.enc(x)
+        for conv, net in zip(self.convs, self.nets, strict=True):
+            x = torch.relu(net(1.1 * x + conv(x, edges))) + before
+            before = x
+        return self.dec(x)
+
+
+def test_what_leads_through_the_first_sum_of_a_stream_is_no_state_beside_it() -> None:
+    model = Begins()
+    model.dec_in = nn.Linear(FEATURES, WIDTH)
+    plan = planned(model, X, EDGES)
+    assert plan.depth in (DEPTH - 1, DEPTH)
+    assert "summed up here" not in texts(plan)
+
+
+class LastTime(Ends):
+    """States of three times; a learned mean over them is added to the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.randn(1, 3) / 2)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x.expand(3, *x.shape))
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        return self.dec(torch.einsum("ij,jnd->ind", self.theta, x - x[-1:]).squeeze(0) + x[-1])
+
+
+def test_a_sum_with_the_last_of_many_times_is_no_step() -> None:
+    plan = planned(LastTime(), X, EDGES)
+    assert plan.depth == DEPTH
+    assert [(b.count, b.factor) for b in plan.scaled_branches()] == [(DEPTH, 1 / DEPTH)]
+
+
+class Towers(Ends):
+    """Embeddings through layers without matrices, and another tower, both returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(NODES, WIDTH)
+        self.gain = nn.Parameter(torch.ones(WIDTH))
+        self.first, self.second = nn.Linear(FEATURES, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.tanh(self.table(nodes) * self.gain)
+        return F.normalize(rows), F.normalize(self.second(torch.relu(self.first(x))))
+
+
+def test_tables_whose_columns_are_returned_are_named() -> None:
+    plan = planned(Towers(), X, torch.arange(NODES))
+    assert "[no-decoder] no decoder: the columns of table.weight" in texts(plan)

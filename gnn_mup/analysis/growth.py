@@ -252,6 +252,10 @@ class Growth(Origins):
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))
 
+    def is_returned(self, dim: Dim) -> bool:
+        """Whether an axis is fixed because the model returns it."""
+        return any(a in self._ends and a in self._fixed for a in self.atoms.expand(dim))
+
     def is_wide(self, index: int) -> bool:
         """Whether a value has features that grow with the width."""
         return self.grows(self.features(index))

@@ -245,6 +245,16 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
                 "width)"
             )
         return [Note(Code.NO_DECODER, note)]
+    tables = [
+        u.param for u in reading.uses.found
+        if u.how == "lookup" and u.param not in known and not reading.grows_out(u)
+        and any(map(reading.dims.is_returned, reading.dims.of[reading.leaf(u.param)][1:]))
+    ]  # fmt: skip
+    if tables:
+        names = fold_names(tables)
+        return [Note(Code.NO_DECODER, f"no decoder: the columns of {', '.join(names)} are those of "
+                     "an output, and were taken not to grow with the width. If they do, pass "
+                     "delta=build(another width), and it is known")]  # fmt: skip
     same = [i for i in reading.lasts if graph[i].shape[-1:] == (width,) and width > 1]
     names = fold_names(u.param for i in same for u in reading.uses.at.get(i, ())
                        if u.in_axes and u.param not in known)  # fmt: skip

@@ -54,6 +54,7 @@ class Nesting:
         """``state = mlp(pool(h) + state)``, layer after layer, beside a stream that takes it up: a
         second recurrence, which goes through weights and round every step."""
         roots = {s.root for s in self._steps()}
+        roots |= {self.before[root].root for root in roots & self.before.keys()}  # their beginnings
         added = {leaf.origin for s in self._steps() for leaf in s.branches}
         begun = 0  # what the streams carry on, from their beginnings
         for step in self._steps():

@@ -8,6 +8,7 @@ later ones are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from ..ir.program import Kind
@@ -214,11 +215,15 @@ class Streams(Terms):
 
     def one_more(self, found: Sum) -> bool:
         """Whether a sum that is written out behind the loop is one more of its steps: it adds
-        messages to what carries the last of them on."""
+        messages to what carries the last of them on, all of it (not the last of many times)."""
         if not found.lone or found.stream is None or not self._mixes(found):
             return False
-        carried = self.flow.carried[found.stream.node]
-        return any(carried >> s.root & 1 for s in self.steps if not s.lone)
+        carried, size = self.flow.carried[found.stream.node], self._entries(found.root)
+        same = [s.root for s in self.steps if not s.lone and self._entries(s.root) == size]
+        return any(carried >> root & 1 for root in same)
+
+    def _entries(self, index: int) -> int:
+        return math.prod(self.program.shape(index))
 
     def _goes_round(self, found: Sum, step: Sum) -> bool:
         """Whether what a sum skips was there before a step, and what it adds was made after."""
