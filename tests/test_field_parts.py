@@ -584,3 +584,68 @@ class Towers(Ends):
 def test_tables_whose_columns_are_returned_are_named() -> None:
     plan = planned(Towers(), X, torch.arange(NODES))
     assert "[no-decoder] no decoder: the columns of table.weight" in texts(plan)
+
+
+# -- batch 43: heads cut across, last blocks, graphs that are returned -----------------------------
+
+
+class CutAcross(Ends):
+    """``view(graphs * heads, -1, size)`` without a transpose, as people write it by mistake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        q, k, v = (m(x).view(2 * 4, -1, WIDTH // 4) for m in (self.q, self.k, self.v))
+        h = torch.softmax(q @ k.transpose(1, 2) / WIDTH, -1) @ v
+        return self.dec(x + self.o(h.view(2, -1, WIDTH)))
+
+
+def test_heads_that_are_cut_across_rows_leave_features_features() -> None:
+    plan = planned(CutAcross(), torch.randn(2, 7, FEATURES))
+    assert {plan.params[f"{n}.weight"].kind for n in "qkvo"} == {"width-to-width"}
+
+
+class LastBlock(Ends):
+    """Blocks of messages and a feed-forward layer; the last one has a line of its own for each."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv, lin in zip(self.convs[:-1], self.lins, strict=False):
+            x = x + conv(x, edges)
+            x = x + lin(torch.cat([x, x.tanh()], 1))
+        x = x + torch.tanh(self.convs[-1](x, edges))
+        x = x + torch.relu(self.lins[-1](torch.cat([x, x.tanh()], 1)))
+        return self.dec(x)
+
+
+def test_both_branches_of_a_last_block_are_steps() -> None:
+    plan = planned(LastBlock(), X, EDGES)
+    assert plan.depth == DEPTH
+    assert sorted(b.count for b in plan.scaled_branches()) == [1, 1, DEPTH - 1, DEPTH - 1]
+    assert {b.factor for b in plan.scaled_branches()} == {1 / DEPTH}
+
+
+class GraphsReturned(Ends):
+    """Every block makes a graph of its own, which is returned for a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learners = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.values = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x, loss = self.enc(x), torch.zeros(())
+        for learner, value in zip(self.learners, self.values, strict=True):
+            graph = torch.softmax(learner(x) @ x.T / WIDTH, -1)
+            x = x + graph @ value(x)
+            loss = loss + graph.square().mean()
+        return self.dec(x), loss / DEPTH
+
+
+def test_a_graph_that_is_returned_for_a_loss_limits_no_depth() -> None:
+    plan = planned(GraphsReturned(), X)
+    assert plan.depth == DEPTH
+    assert "follow one another" not in texts(plan)

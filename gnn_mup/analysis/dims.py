@@ -52,8 +52,7 @@ class Dims(Channels):
         if step.kind is Kind.OPAQUE:
             return self._opaque(step, shape)
         if step.how is How.RESHAPE:
-            found = self._reshaped(step.only.node, shape)
-            return found or [self._fresh(n) for n in shape]
+            return self._reshaped(step.only.node, shape) or self._cut_across(step.only.node, shape)
         out: list[Dim | None] = [None] * len(shape)
         if step.kind is Kind.JOIN and not step.stacked:
             self._side_by_side(step, shape, out)
@@ -175,6 +174,19 @@ class Dims(Channels):
                 return None
             out.append(taken)
             queue = list(self.atoms.expand(queue))
+        return out
+
+    def _cut_across(self, source: int, shape: tuple[int, ...]) -> list[Dim]:
+        """``x.view(graphs * heads, -1, size)`` of (graphs, nodes, heads * size): rows and heads are
+        mixed up, but the last axis is still one of features."""
+        out, before = [self._fresh(n) for n in shape], self.program.shape(source)
+        if not before or not shape or self.feature_axis[source] != len(before) - 1:
+            return out
+        features = self.of[source][-1]
+        if before[-1] % shape[-1] == 0:
+            out[-1] = self._reshaped_axis(features, shape[-1]) or out[-1]
+        elif shape[-1] % before[-1] == 0:
+            out[-1] = (*self._fresh(shape[-1] // before[-1]), *features)
         return out
 
     def _recurrent(self, step: Step, shape: tuple[int, ...]) -> list[Dim]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..ir.program import How, Kind
+from ..ir.program import How, Kind, reached
 from .flow import Flow
 from .forms import expression_of
 from .growth import list_of
@@ -92,9 +92,20 @@ def on_the_trunk(reading: Reading) -> list[str]:
     found: list[str] = []
     for uses in lists.values():
         for early, late in pairwise(sorted(uses, key=lambda u: u.node)):
-            if reading.graph.between(early.node, late.node) & reading.flow.mixing:
+            mixed = reading.graph.between(early.node, late.node) & reading.flow.mixing
+            if mixed and _round_all_steps(reading, early.node, late.node):
                 found += [early.param, late.param]
     return list(dict.fromkeys(found))
+
+
+def _round_all_steps(reading: Reading, start: int, end: int) -> bool:
+    """Whether a way leads from one value to another that passes no residual sum: what is added to
+    a stream (by a graph that a block makes, and returns for a loss) has an identity round it."""
+    way = reading.graph.between(start, end)
+    steps = {s.root for s in reading.streams.steps} | {span.end for span in reading.spans}
+    uses = reading.program.uses
+    return end in reached([start], lambda here: [
+        u for u in uses[here] if way >> u & 1 and u not in steps])  # fmt: skip
 
 
 __all__ = ["dense_joins", "on_the_trunk", "reads_all_layers", "reads_layers_one_by_one"]

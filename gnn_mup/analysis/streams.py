@@ -216,11 +216,16 @@ class Streams(Terms):
     def one_more(self, found: Sum) -> bool:
         """Whether a sum that is written out behind the loop is one more of its steps: it adds
         messages to what carries the last of them on, all of it (not the last of many times)."""
-        if not found.lone or found.stream is None or not self._mixes(found):
+        if not found.lone or found.stream is None:
             return False
         carried, size = self.flow.carried[found.stream.node], self._entries(found.root)
-        same = [s.root for s in self.steps if not s.lone and self._entries(s.root) == size]
-        return any(carried >> root & 1 for root in same)
+        before = [s for s in self.steps if carried >> s.root & 1 and self._entries(s.root) == size]
+        repeated = [s for s in before if not s.lone]
+        if self._mixes(found):
+            return bool(repeated)
+        # The second branch of a last block, where the others have one too.
+        last = any(s.lone and self._mixes(s) for s in before)
+        return last and not all(map(self._mixes, repeated))
 
     def _entries(self, index: int) -> int:
         return math.prod(self.program.shape(index))
