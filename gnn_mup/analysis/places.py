@@ -75,7 +75,12 @@ class Places:
             readouts=readouts,
             constant=abs(use.constant) or 1.0,
             power=self._power(use, kind),
+            growing=self._growing(use.param),
         )
+
+    def _growing(self, param: str) -> tuple[int, ...]:
+        dims = self.reading.dims
+        return tuple(i for i, d in enumerate(dims.of[self.reading.leaf(param)]) if dims.grows(d))
 
     def _power(self, use: Use, kind: Width) -> float:
         """The power of the width that the constant beside an encoder is (its matrix, table or

@@ -37,6 +37,8 @@ class Placed(Protocol):
     @property
     def fan_out_axes(self) -> tuple[int, ...]: ...
     @property
+    def growing(self) -> tuple[int, ...]: ...
+    @property
     def joined(self) -> float: ...
     @property
     def head_dim(self) -> int: ...
@@ -108,11 +110,11 @@ class Reference:
         width = size[0]
         found = {}
         if placed.kind in _IN and placed.fan_in_axes:
-            axis = placed.fan_in_axes[-1]
+            axis = _last(placed.fan_in_axes, placed)
             found[axis] = shape[axis] * self.width / width
             found = self._deeper(found, placed, size)
         if placed.kind in _OUT and placed.fan_out_axes:
-            axis = placed.fan_out_axes[-1]
+            axis = _last(placed.fan_out_axes, placed)
             # A generated matrix, and the bias of what generates it, are D x D.
             matrix = placed.kind in _GENERATED or not (
                 placed.fan_in_axes or placed.kind is not Kind.WIDTH
@@ -126,7 +128,7 @@ class Reference:
         """Sizes of axes along which as many states lie side by side as there are layers."""
         if placed.joined == 1.0 or not placed.fan_in_axes:
             return sizes
-        axis = placed.fan_in_axes[-1]
+        axis = _last(placed.fan_in_axes, placed)
         return {**sizes, axis: sizes.get(axis, 1.0) * self.depth / size[1]}
 
     def _doubts(
@@ -151,6 +153,11 @@ class Reference:
             for code, names, text in texts
             if names
         ]
+
+
+def _last(axes: tuple[int, ...], placed: Placed) -> int:
+    """The last of some axes, of those that grow if any was seen to."""
+    return ([axis for axis in axes if axis in placed.growing] or list(axes))[-1]
 
 
 __all__ = ["Reference"]

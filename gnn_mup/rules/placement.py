@@ -40,6 +40,7 @@ class Placement:
 
     ``fan_in_axes`` are the axes summed over where the tensor is used, ``fan_out_axes`` those
     that become features of the result; an axis in neither (relations, bases) is no width.
+    ``growing``: those of all axes that were seen to grow (of a convolution not its kernel's).
     ``constant`` stands beside the tensor in the forward pass, ``x @ (W * c)``, and goes like
     ``power`` of the width where its value shows that: embeddings times ``sqrt(D)``.
     """
@@ -60,6 +61,7 @@ class Placement:
     readouts: float = 1.0
     constant: float = 1.0
     power: float = 0.0
+    growing: tuple[int, ...] = ()
     basis: Basis = Basis.INFERRED
 
 
