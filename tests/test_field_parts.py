@@ -649,3 +649,55 @@ def test_a_graph_that_is_returned_for_a_loss_limits_no_depth() -> None:
     plan = planned(GraphsReturned(), X)
     assert plan.depth == DEPTH
     assert "follow one another" not in texts(plan)
+
+
+# -- batch 44: convolutions beside a reference size, learned tokens --------------------------------
+
+
+class Convolutions(Ends):
+    """Convolutions with kernels, drawn as Glorot has it."""
+
+    def __init__(self, width: int = WIDTH, kernel: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(FEATURES, width, 1)
+        self.blocks = nn.ModuleList(
+            nn.Conv1d(width, width, kernel, padding="same") for _ in range(DEPTH)
+        )
+        self.last = nn.Conv1d(width, OUT, 1)
+        for block in self.blocks:
+            nn.init.xavier_uniform_(block.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.T.unsqueeze(0))
+        for block in self.blocks:
+            x = x + torch.tanh(block(x))
+        return self.last(x)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_of_a_convolution_channels_grow_and_no_kernel(kernel: int) -> None:
+    """Glorot's scale falls like 1/sqrt(D) by itself: as drawn, and no size is in doubt."""
+    plan = planned(Convolutions(2 * WIDTH, kernel), X, base=(WIDTH, DEPTH))
+    block = plan.params["blocks.0.weight"]
+    assert (block.init_factor, block.lr_scale) == (1.0, 0.5)
+    assert "unknown-growth" not in texts(plan)
+
+
+class Tokens(Ends):
+    """Learned tokens, copied for every graph, are queries through a layer of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(1, 5, WIDTH))
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        q = self.q(self.tokens.repeat(len(x), 1, 1))
+        return self.dec(torch.softmax(q @ self.k(x).transpose(1, 2) / WIDTH, -1) @ self.v(x))
+
+
+def test_learned_tokens_are_features() -> None:
+    plan = planned(Tokens(), torch.randn(2, NODES, FEATURES))
+    assert plan.params["tokens"].kind == "data-in"
+    assert {plan.params[f"{n}.weight"].kind for n in "qkv"} == {"width-to-width"}

@@ -66,6 +66,7 @@ class Features:
             if self.graph[here].param is not None and len(self.program.shape(here)) in (1, 2):
                 rows[here] = frozenset({here})
             elif self.pure(here):
+                beside |= self._tokens(step)
                 rows[here] = self._rows_kept(step, rows)
                 made[here] = frozenset().union(*(made.get(s, ()) for s in step.sources))
                 if step.kind is Kind.CONTRACT:
@@ -111,6 +112,19 @@ class Features:
                 shapes = [self.program.shape(i)[:1] for i in (step.index, step.only.node)]
                 sources = [step.only.node] if shapes[0] == shapes[1] else []
         return frozenset().union(*(rows.get(s, frozenset()) for s in sources))
+
+    def _tokens(self, step: Step) -> set[int]:
+        """Learned tokens, (1, tokens, features) in a parameter, that are copied for every graph and
+        go through a layer of their own. (What is added to them is another matter: a readout.)"""
+        if step.kind is not Kind.VIEW or self.graph[step.only.node].param is None:
+            return set()
+        before, after = self.program.shape(step.only.node), self.program.shape(step.index)
+        copied = len(before) > 2 and before[0] == 1 < after[0] and before[1:] == after[1:]
+        moved = (Kind.VIEW, Kind.PICK)
+        ahead = self.program.ahead(step.index, lambda s: s.kind in moved) if copied else ()
+        uses = [s for s in ahead if s.kind not in moved]
+        layers = all(s.kind is Kind.CONTRACT and self.pure(s.index) for s in uses)
+        return {step.only.node} if uses and layers else set()
 
     def _copied(self, step: Step) -> bool:
         """Whether a single learned row, or a vector, becomes many rows."""

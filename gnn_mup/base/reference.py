@@ -39,6 +39,8 @@ class Placed(Protocol):
     @property
     def growing(self) -> tuple[int, ...]: ...
     @property
+    def used(self) -> bool: ...
+    @property
     def joined(self) -> float: ...
     @property
     def head_dim(self) -> int: ...
@@ -93,7 +95,7 @@ class Reference:
             growing = growing if told is None else self._deeper(told, placed[name], size)
             base = tuple(float(growing.get(axis, n)) for axis, n in enumerate(shape))
             whole = all(n.is_integer() for n in base) or placed[name].kind is Kind.MIXED
-            if told is None and not whole:
+            if told is None and not whole and placed[name].used:
                 odd.append(name)
             ratio, familiar = scale_at(shape, base, scales[name], math.prod(shape))
             if not familiar and base != shape and placed[name].fan_in_axes:
