@@ -33,8 +33,11 @@ def main() -> None:
         outcomes: Counter[str] = Counter()
         for path in cases:
             done = subprocess.run([*command, str(path)], capture_output=True, text=True)
-            print(done.stdout or f"{path.stem}: wrong\n  {done.stderr[-300:]}", end="", flush=True)
-            outcomes[(done.stdout or ": wrong").split(":")[1].split()[0]] += 1
+            lines = done.stdout.splitlines()  # models may print, too
+            starts = [i for i, line in enumerate(lines) if line.startswith(f"{path.stem}:")]
+            told = lines[starts[0] :] if starts else [f"{path.stem}: wrong", done.stderr[-300:]]
+            print("\n".join(told), flush=True)
+            outcomes[(told[0].split(":")[1].split() or [""])[0]] += 1
         if args.command == "judge":
             print(", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items())))
 
