@@ -608,6 +608,21 @@ def test_heads_that_are_cut_across_rows_leave_features_features() -> None:
     assert {plan.params[f"{n}.weight"].kind for n in "qkvo"} == {"width-to-width"}
 
 
+class Empty(Ends):
+    """Features of a kind that there is none of, in another shape."""
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        none = torch.tanh(x[:, :0]).reshape(2 * len(x), 3, 0).sum()
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        return self.dec(x) + none
+
+
+def test_nothing_may_be_reshaped() -> None:
+    assert planned(Empty(), X, EDGES).depth == DEPTH
+
+
 class LastBlock(Ends):
     """Blocks of messages and a feed-forward layer; the last one has a line of its own for each."""
 

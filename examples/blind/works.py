@@ -13,26 +13,23 @@ from typing import Any
 import torch
 from case import Case
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from gnn_mup import apply_transfer, coord_check, fold_transfer, remove_transfer
+from gnn_mup.ir.example import as_call
+from gnn_mup.ir.values import tensors_in
 
 STEPS, LR = 5, 1e-3
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 def called(model: nn.Module, given: Any) -> Any:
-    if isinstance(given, dict):
-        return model(**given)
-    return model(*given) if isinstance(given, tuple) else model(given)
+    args, kwargs = as_call(model, given)
+    return model(*args, **kwargs)
 
 
 def numbers(result: Any) -> list[Tensor]:
     """All floating tensors of what a model returns."""
-    if not isinstance(result, (Tensor, dict, list, tuple)):
-        result = [v for v in vars(result).values()] if hasattr(result, "__dict__") else []
-    found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-    return [leaf for leaf in found if leaf.is_floating_point()]
+    return [tensor for tensor in tensors_in(result) if tensor.is_floating_point()]
 
 
 def squares(result: Any, targets: dict[int, Tensor]) -> Tensor:

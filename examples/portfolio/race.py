@@ -16,12 +16,12 @@ from typing import Any
 from cells import SMALL, Cell, Store
 from tasks import TASKS
 
+from gnn_mup.diagnostics.sweep.search import LATE
 from gnn_mup.diagnostics.sweep.space import MULTIPLIERS, Space, multipliers_of
 
-LATE, BEHIND, GAIN = 0.8, 1.1, 0.99
-"""When a run may be given up, how far behind it lies then, and what is worth a change. Late, since
-before the learning rate has fallen scores say little: over all runs of the small models their rank
-correlation with the last score is 0.05 to 0.6 half way (AdamW, cosine), 0.8 to 1 at this step."""
+BEHIND, GAIN = 1.1, 0.99
+"""How far a run that is given up (after `LATE` of its steps, as in `tune`) lies behind the best one
+there, and what is worth a change."""
 SEEDS, FINALISTS = (0, 1, 2), 3
 
 Point = dict[str, float]

@@ -51,6 +51,8 @@ class Dims(Channels):
             return self._recurrent(step, shape)
         if step.kind is Kind.OPAQUE:
             return self._opaque(step, shape)
+        if step.how is How.RESHAPE and 0 in shape:  # nothing, whatever its axes were
+            return [self._fresh(n) for n in shape]
         if step.how is How.RESHAPE:
             return self._reshaped(step.only.node, shape) or self._cut_across(step.only.node, shape)
         out: list[Dim | None] = [None] * len(shape)

@@ -148,7 +148,7 @@ class Uses:
     ) -> Iterator[Use]:
         axes = self.axes[weight]
         fan_in = math.prod(shape[d] for d in summed)
-        constant = self.constants[weight] * self._constant_behind(step.index)
+        constant = self._constant_at(step, weight)
         # The first of three dimensions is a stack of matrices (relations), not a width.
         stack = len(axes) > 2 and step.how is not How.CONVOLUTION
         outs = [d for d in range(len(axes)) if d not in summed and not (d == 0 and stack)]
@@ -158,6 +158,10 @@ class Uses:
             out = tuple(dict.fromkeys(a for d in outs for a, _ in axes[d].get(name, ())))
             how: Literal["matrix", "vector"] = "matrix" if into else "vector"
             yield Use(name, step.index, how, into, out, fan_in if into else 1, data, constant)
+
+    def _constant_at(self, step: Step, weight: int) -> float:
+        """What a weight is multiplied by before it is used, and its result right behind."""
+        return self.constants[weight] * self._constant_behind(step.index)
 
     def _constant_behind(self, index: int) -> float:
         """The constant that a result is multiplied by before anything else is done with it."""
@@ -180,13 +184,13 @@ class Uses:
             yield from self._matrix(step, weight, inner, data, shape, ())
             return
         table = step.kind in (Kind.JOIN, Kind.SUM) and self._is_table(weight)
+        constant = self._constant_at(step, weight)
         for name in self.params_of(weight):
             out = tuple(dict.fromkeys(a for d in axes for a, n in d.get(name, ()) if n > 1))
             if table and len(out) > 1:
                 rows = [a for d in self._features(step, weight) for a, _ in axes[d].get(name, ())]
                 yield Use(name, step.index, "lookup", (), tuple(rows) or out[-1:])
             else:
-                constant = self.constants[weight] * self._constant_behind(step.index)
                 yield Use(name, step.index, "vector", (), out, data=data, constant=constant)
 
     def _features(self, step: Step, weight: int) -> set[int]:
@@ -227,7 +231,7 @@ class Uses:
     def _lookup(self, step: Step) -> Iterator[Use]:
         table = step.operands[0]
         axes = self.axes[table.node]
-        constant = self.constants[table.node] * self._constant_behind(step.index)
+        constant = self._constant_at(step, table.node)
         for name in self.params_of(table.node):
             kept = [d for d, target in enumerate(table.axes) if target is not None]
             out = tuple(a for d in kept for a, _ in axes[d].get(name, ()))
