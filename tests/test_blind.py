@@ -60,10 +60,10 @@ WRONG = {
 }
 
 
-def judged(folder: Path, *more: str) -> str:
+def judged(folder: Path, *more: str, command: str = "judge") -> str:
     (folder / "net.py").write_text("\n".join([CASE, *more]))
-    command = [sys.executable, str(BLIND), "judge", str(folder / "net.py")]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    call = [sys.executable, str(BLIND), command, str(folder / "net.py")]
+    return subprocess.run(call, capture_output=True, text=True, check=True).stdout
 
 
 def test_what_holds_is_right(tmp_path: Path) -> None:
@@ -86,3 +86,22 @@ def test_the_one_line_is_tried(tmp_path: Path) -> None:
     command = [sys.executable, str(BLIND), "works", str(tmp_path / "net.py")]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert told.count(": ok") == 8
+
+
+SLIPS = {
+    "ONCE = ['absent.*']": "PROBLEM: absent.* matches no parameter",
+    "SCALED = ['net.py:2']": "PROBLEM: SCALED net.py:2 ran in 0 files",
+    "L = {3: {3}}": "PROBLEM: L does not say what it is with 6 layers",
+}
+
+
+def test_a_case_without_slips_shows_its_lines_and_sizes(tmp_path: Path) -> None:
+    told = judged(tmp_path, command="lint")
+    assert "PROBLEM" not in told
+    assert "note: SCALED net.py:20: h = h + conv(h, edges)" in told
+    assert "shape: convs.*.nn.weight (3): 32->64 x 32->64" in told
+
+
+@pytest.mark.parametrize("line", SLIPS)
+def test_slips_of_a_case_are_found(line: str, tmp_path: Path) -> None:
+    assert SLIPS[line] in judged(tmp_path, line, command="lint")

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("freeze", "judge", "works", "check"))
+    parser.add_argument("command", choices=("lint", "freeze", "judge", "works", "check"))
     parser.add_argument("cases", nargs="+", type=Path, help="case files, or folders of them")
     args = parser.parse_args()
     given = [sorted(p.glob("*.py")) if p.is_dir() else [p] for p in args.cases]
@@ -56,9 +56,15 @@ def one(command: str, path: Path) -> None:
         for finding in findings:
             print(f"  {finding.status}: {finding.text}")
         return
+    print(f"{path.stem}:")
+    if command == "lint":
+        from lint import lint
+
+        for line in lint(case):
+            print(f"  {line}")
+        return
     import works
 
-    print(f"{path.stem}:")
     for name, told in (works.works if command == "works" else works.check)(case):
         print(f"  {name}: {told}")
 

@@ -81,7 +81,7 @@ def expected_powers(small: nn.Module, wide: nn.Module, growth: float) -> dict[st
     found: dict[str, list[Powers]] = {}
     for name, module in small.named_modules():
         weight, other = (getattr(m, "weight", None) for m in (module, others.get(name)))
-        if weight is None or other is None or weight.dim() != other.dim():
+        if weight is None or other is None or weight.dim() != other.dim() or not weight.numel():
             continue
         powers = [math.log(b / a) / growth for a, b in zip(weight.shape, other.shape, strict=True)]
         if isinstance(module, nn.Embedding):
@@ -153,7 +153,12 @@ def depth(case: Case) -> Iterator[Finding]:
 def factors(case: Case) -> Iterator[Finding]:
     """Which lines are scaled, and how that follows L."""
     shallow, deep = (case.plan((case.WIDTH, d), base="paper") for d in (case.DEPTH, case.DEEPER))
-    ratios = shallow.depth / deep.depth, case.DEPTH / case.DEEPER  # 1/L, or one in each layer
+    # 1/L, or one in each layer, or one of the layers' readouts and the first state's.
+    ratios = (
+        shallow.depth / deep.depth,
+        case.DEPTH / case.DEEPER,
+        (case.DEPTH + 1) / (case.DEEPER + 1),
+    )
     for place in case.SCALED:
         pair = [
             [b.factor for b in plan.branches if at(place, b.file, b.line) and b.factor != 1.0]
@@ -196,9 +201,10 @@ def at(place: str, file: str, line: int, module: str = "") -> bool:
     """Whether a place is that line ("layers.py:88", "layers.py:88-90") or module ("convs.*")."""
     found = re.fullmatch(r"(.+\.py):(\d+)(?:-(\d+))?", place)
     if found is None:
-        return bool(module) and fnmatchcase(module, place)
+        return fnmatchcase(module, place)
     name, first, last = found[1], int(found[2]), int(found[3] or found[2])
-    return (file == name or file.endswith(f"/{name}")) and first <= line <= last
+    whole = line == 0  # a message-passing layer, which the plan names by its class
+    return (file == name or file.endswith(f"/{name}")) and (whole or first <= line <= last)
 
 
 # -- rates over depth, words -----------------------------------------------------------------------
