@@ -87,7 +87,8 @@ class Channels:
         """All axes of a value that were features of something: of ``k.T @ v`` both."""
         found = {self.feature_axis[step.index]} & set(range(len(self.of[step.index])))
         handed_on = step.kind in (Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.WRITE)
-        if self._is_pairs(step) or (handed_on and any(map(self._has_none, step.sources))):
+        told = step.sources if handed_on else step.sources[:1] if step.kind is Kind.ROWS else ()
+        if self._is_pairs(step) or any(map(self._has_none, told)):
             found = set()  # logits, one for each pair of rows: what is left are heads
         if step.kind is Kind.REDUCE and step.axis == self.feature_axis[step.only.node]:
             found = set()  # a mean over features
@@ -95,6 +96,10 @@ class Channels:
             return set()  # one score for each row has no features
         if step.kind in (Kind.SUM, Kind.PRODUCT) and any(map(self._relates_rows, step.sources)):
             return set()  # logits with a learned bias, or weights of edges, are logits
+        if step.kind is Kind.JOIN and not step.stacked and step.axis is not None:
+            sides = [self.feature_axes[s] for s in step.sources if self.flow.weights[s]]
+            if sides and all(step.axis in known for known in sides):
+                found.add(step.axis)  # channels side by side, each with components
         kept = (Kind.CONTRACT, Kind.PICK, Kind.REDUCE)
         if handed_on or step.kind in kept:
             for number, operand in enumerate(step.operands):
@@ -103,6 +108,7 @@ class Channels:
                     continue  # a relation of rows
                 known = self.feature_axes[operand.node]
                 found |= {t for i, t in enumerate(operand.axes) if t is not None and i in known}
+                found |= self._turned(step, number)
             if step.how is How.RESHAPE:
                 atoms = set(self.atoms.expand(self.feature_atoms[step.only.node]))
                 for axis, dim in enumerate(self.of[step.index]):
@@ -111,6 +117,17 @@ class Channels:
                     if atoms & here and here - atoms:
                         self.merged.add((step.index, axis))
         return found
+
+    def _turned(self, step: Step, number: int) -> set[int]:
+        """The axes that given numbers put in the place of features (components of a tensor, by a
+        table of products)."""
+        product = step.kind is Kind.CONTRACT and step.summed and number < 2
+        if not product or self.flow.pure(step.sources[number]):
+            return set()
+        other = step.operands[1 - number]
+        if self.flow.weights[other.node] or not self.flow.over_features(step, {number}):
+            return set()
+        return {t for t in other.axes if t is not None} - set(step.operands[number].axes)
 
     def _is_pairs(self, step: Step) -> bool:
         """Whether features are summed over with features, and rows stand on both sides."""
@@ -132,10 +149,15 @@ class Channels:
         a gain or a bias has there."""
         told = [s for s in step.sources if not self.flow.pure(s)] or step.sources
         known = {a for s in told for a in self.atoms.expand(self.feature_atoms[s])}
+        product = step.kind is Kind.CONTRACT and len(told) < len(step.sources)
+        kept = {t for o in step.operands if not self.flow.pure(o.node) for t in o.axes}
+        turned = self._turned(step, 0) | self._turned(step, 1)
         found: list[int] = []
         for axis in self.feature_axes[step.index]:
             here = self.atoms.expand(self.of[step.index][axis])
-            found += [a for a in here if a in known] or here
+            # By the weight, or a table: all of it.
+            made = (product and axis not in kept) or axis in turned
+            found += here if made else [a for a in here if a in known] or here
         return tuple(found)
 
     def _squeezed(self, step: Step) -> bool:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..ir.graph import Node
 from ..ir.program import How, Kind, Step
-from ..rules.display import by_size, fold_names
+from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind as Width
+from .doubts import lost_features, several_widths, tied_to_data, unknown_growth
 from .forms import expression_of
 from .logits import dot_products, summed_features, tied_tables
 from .normalised import divided
@@ -231,54 +232,9 @@ def norm_behind_decoder(reading: Reading) -> Iterator[Note]:
 check(dot_products)
 check(tied_tables)
 check(summed_features)
-
-
-@check
-def unknown_growth(reading: Reading) -> Iterator[Note]:
-    """Inner sizes that are neither a multiple nor a part of the width."""
-    guesses = {
-        "they were taken to": reading.doubts,
-        "as large as an axis of the example, they were taken not to": reading.dims.bound,
-    }
-    for guess, atoms in guesses.items():
-        names: dict[int, list[str]] = {}
-        for atom, size in atoms.items():
-            names.setdefault(size, []).extend(_with_axis(reading, atom))
-        if told := by_size(names):
-            yield Note(
-                Code.UNKNOWN_GROWTH,
-                f"nothing shows whether these sizes grow, which are no multiple of the width "
-                f"({reading.width}); {guess}: {told}. Pass a second size, "
-                "delta=build(another width), or a base, and it is known",
-            )
-
-
-@check
-def several_widths(reading: Reading) -> Iterator[Note]:
-    """Residual streams of two widths that have nothing to do with each other: either may be it."""
-    dims, steps = reading.dims, reading.streams.steps
-    streams = dims.atoms.classes(dims.features(s.stream.node) for s in steps if s.stream)
-    if not streams & reading.doubts.keys():
-        return
-    equal = sorted(a for a in dims.growing & dims.owned if dims.atoms.size[a] == reading.width)
-    names = fold_names(dict.fromkeys(n for a in equal for n in _with_axis(reading, a)))
-    others = sorted({size for a, size in reading.doubts.items() if a in streams})
-    yield Note(
-        Code.UNKNOWN_GROWTH,
-        f"residual streams have the widths {reading.width} and {', '.join(map(str, others))}, and "
-        f"nothing shows which of them grow; all were taken to. Of the width {reading.width} are: "
-        f"{', '.join(names)}. Pass a second size, delta=build(another width), and it is known",
-    )
-
-
-def _with_axis(reading: Reading, atom: int) -> list[str]:
-    """The weights that have a class among their axes, or one that grows with it alone: what it is
-    put together to with what is fixed, or in doubt as well."""
-    dims = reading.dims
-    axes = dims.along(atom, dims.growing - reading.doubts.keys())
-    live = reading.graph.live
-    uses = (u for u in reading.uses.found if u.how != "vector" and live >> u.node & 1)
-    return [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
+check(unknown_growth)
+check(lost_features)
+check(several_widths)
 
 
 @check
@@ -309,25 +265,14 @@ def unknown_operations(reading: Reading) -> Iterator[Note]:
         )
 
 
-@check
-def tied_to_data(reading: Reading) -> Iterator[Note]:
-    """Streams that are the data itself, or that data of as many columns is added to."""
-    dims, steps = reading.dims, reading.streams.steps
-    axes = [dims.features(s.stream.node) for s in steps if s.stream is not None and s.mixes]
-    tied = dims.atoms.classes(axes) & dims.columns
-    if tied and not any(map(dims.grows, axes)):
-        yield Note(
-            Code.UNKNOWN_GROWTH,
-            f"the residual stream has the {max(dims.atoms.size[a] for a in tied)} columns of an "
-            "input, so it was taken not to grow: the width does not transfer. Put a layer between "
-            "that input and the stream, nn.Linear(columns, width)",
-        )
+check(tied_to_data)
 
 
 @check
 def mixed(reading: Reading) -> Iterator[Note]:
     """Raw data beside features in one layer."""
-    places, kinds = Places(reading), (Width.MIXED, Width.WIDTH_OUT)
+    places, matrices = Places(reading), (Width.GENERATED_FROM_DATA, Width.GENERATED_FROM_WIDTH)
+    kinds = (Width.MIXED, Width.WIDTH_OUT, *matrices)
     names = [
         name
         for name, uses in reading.uses.by_param.items()

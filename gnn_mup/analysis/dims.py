@@ -32,6 +32,8 @@ class Dims(Channels):
         """Axes of features that are summed over: by a weight, by other features, by a sum."""
         self.matched: list[tuple[Dim, list[Dim]]] = []
         """Axes of features that are summed over with features, and those that stay in both."""
+        self.alone: list[Dim] = []
+        """Axes of weights that are summed over before they meet any data."""
         self.counted: list[Dim] = []
         """Axes that number tensors of a list."""
         self.shared: list[Dim] = []
@@ -55,6 +57,8 @@ class Dims(Channels):
             return [self._fresh(n) for n in shape]
         if step.how is How.RESHAPE:
             return self._reshaped(step.only.node, shape) or self._cut_across(step.only.node, shape)
+        if step.kind is Kind.PICK and step.how is How.MASK and set(step.only.axes) == {None}:
+            return self._selected(step, shape)
         out: list[Dim | None] = [None] * len(shape)
         if step.kind is Kind.JOIN and not step.stacked:
             self._side_by_side(step, shape, out)
@@ -87,6 +91,21 @@ class Dims(Channels):
             self.counted.append(found[step.axis])
         return found
 
+    def _selected(self, step: Step, shape: tuple[int, ...]) -> list[Dim]:
+        """``masked_select``: all numbers in a row; where the mask is one for whole rows, row after
+        row of them."""
+        before, mask = (self.program.shape(s) for s in step.sources[:2])
+        mask = (1,) * (len(before) - len(mask)) + mask
+        kept: list[Dim] = []
+        size = 1
+        for axis in reversed(range(len(before))):
+            if mask[axis] != 1:
+                break
+            kept, size = [self.of[step.sources[0]][axis], *kept], size * before[axis]
+        if len(mask) != len(before) or len(shape) != 1 or shape[0] % size:
+            return [self._fresh(n) for n in shape]
+        return [(*self._fresh(shape[0] // size), *(a for dim in kept for a in dim))]
+
     def _takes_one(self, step: Step) -> bool:
         """``q[:, 0]``: one of the features by its number, each of which stands for something. Not
         of an axis that was split off from others: there it may be one of two sorts of heads."""
@@ -104,7 +123,10 @@ class Dims(Channels):
         """``(x * w).sum(-1)``, ``(x * y).sum(-1)``, ``x.sum(-1)``: features that are summed."""
         dims, source = self.of[step.only.node], self.program[step.only.node]
         gone = [i for i, axis in enumerate(step.only.axes) if axis is None]
-        if self.flow.weighed_sum(step) is not None:
+        param = self.program.node(self.program.origin(step.only.node)[0]).param
+        alone = param is not None and self.flow.pure(step.only.node) and step.how is How.SUM
+        self.alone += [dims[i] for i in gone] if alone else []
+        if self.flow.weighed_sum(step) is not None or alone:
             self.summed += [dims[i] for i in gone]
             self.read += [dims[i] for i in gone]
         elif source.kind is Kind.PRODUCT and len(source.operands) == 2:
@@ -134,7 +156,23 @@ class Dims(Channels):
             if known is None:
                 out[target] = dim
             else:
-                self.atoms.unify(known, dim)
+                out[target] = self._as_one(known, dim)
+
+    def _as_one(self, one: Dim, other: Dim) -> Dim:
+        """Two axes made one: what stands side by side along one of them (zeros have nothing there)
+        does so along both; what does along both is one as well, part by part."""
+        self.atoms.unify(one, other)
+        joins = [self.joins.get(dim[0]) if len(dim) == 1 else None for dim in (one, other)]
+        if joins[0] is None or joins[1] is None or joins[0] == joins[1]:
+            return other if joins[1] is not None else one
+        parts = [
+            [self.of[s][step.axis or 0] for s in step.sources]
+            for step in (self.program[i] for i in joins if i is not None)
+        ]
+        sizes = [[[self.atoms.size[a] for a in part] for part in side] for side in parts]
+        for a, b in zip(*parts, strict=True) if sizes[0] == sizes[1] else ():
+            self._as_one(a, b)
+        return one
 
     def _put_in(self, dim: Dim, start: int | None, size: int) -> Dim | None:
         """One of several values that were put side by side, taken out again as it was."""

@@ -45,7 +45,14 @@ class Features:
             self.weights[here] = node.floating and any(self.weights[p] for p in step.sources)
             if step.kind is Kind.CONTRACT and not self.data[here] and self.weights[here]:
                 both = [self.weights[p] for p in step.sources[:2]]
-                self.data[here] = not all(both)
+                self.data[here] = not all(both) and not self._combines(step)
+
+    def _combines(self, step: Step) -> bool:
+        """Whether given numbers put matrices together from a stack of learned ones: (out, in,
+        number) times (number, ...) is still a weight, with two axes left to read features."""
+        learned = [self.program.origin(s)[0] for s in step.sources[:2] if self.weights[s]]
+        stacks = [i for i in learned if self.graph[i].param and len(self.graph[i].shape) > 2]
+        return bool(stacks) and step.how is How.PLAIN
 
     def pure(self, index: int) -> bool:
         """Made of parameters (and constants) alone."""
@@ -162,7 +169,7 @@ class Features:
         return sum(1 << s.index for s in self.program if self._contracts(s))
 
     def _contracts(self, step: Step) -> bool:
-        if not self.graph[step.index].floating:
+        if not self.graph[step.index].floating or self.pure(step.index):
             return False
         if step.kind is Kind.OPAQUE:
             matrices = any(self.pure(s) and len(self.program.shape(s)) > 1 for s in step.sources)

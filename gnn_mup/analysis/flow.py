@@ -90,7 +90,7 @@ class Flow(Rows):
             chosen = step.sources[1:]
             return () if not chosen or any(map(self.is_relation, chosen)) else step.sources[:1]
         if step.kind is Kind.WRITE:
-            return tuple(s for s in step.sources if self.data[s])
+            return tuple(s for s in self._rewritten(step) or step.sources if self.data[s])
         if step.kind is Kind.SUM:
             return tuple(o.node for o in step.operands if self.is_summand(step, o))
         if step.kind is Kind.JOIN:
@@ -101,6 +101,17 @@ class Flow(Rows):
                 return tuple(o.node for o in features if o.power == 1)
             return self._normalised(*features[:2])
         return self.summed_states(step)
+
+    def _rewritten(self, step: Step) -> list[int]:
+        """What all rows of a value were written over with, some of them after others: ``y[kind ==
+        0] = a``, ``y[kind == 1] = b`` for all kinds. Nothing where some rows are left."""
+        whole, parts = self.program.shape(step.index), []
+        while step.kind is Kind.WRITE and len(step.sources) > 1:
+            if self.program.shape(step.sources[1])[1:] == whole[1:]:
+                parts.append(step.sources[1])
+            step = self.program[self.program.origin(step.sources[0])[0]]
+        rows = sum(self.program.shape(part)[0] for part in parts if self.program.shape(part))
+        return parts if whole and rows >= whole[0] else []
 
     def is_summand(self, step: Step, operand: Operand) -> bool:
         """A bias is broadcast and adds no value of its own; a learned state (a virtual node's

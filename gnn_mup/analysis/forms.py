@@ -64,6 +64,8 @@ class Sum:
     """How many summands carry the stream."""
     mixes: bool = False
     level: int = 0
+    line: int = 0
+    """Which of several streams it is a step of."""
 
     @property
     def residual(self) -> bool:

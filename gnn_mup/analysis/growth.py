@@ -35,6 +35,7 @@ class Growth(Origins):
         self.bound: dict[int, int] = {}
         """Classes that were taken as bound to an input because they are as large as its rows."""
         flow.is_listed, flow.same_rows = self._is_listed, self._same_rows
+        flow.is_column = self._is_column
 
     def settle(self, streams: Iterable[int] = ()) -> None:
         """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
@@ -43,7 +44,8 @@ class Growth(Origins):
         flowing = self.atoms.classes(self.of[s][-1] for s in streams)
         ends = self._ends - flowing
         rows = self.given | self.atoms.classes(self.counted) | self._own_rows
-        rows |= self.atoms.classes(self.shared) - self.atoms.classes(self.summed)
+        read = self._linked(self.atoms.classes(self.summed), self.part)  # or parts of it are
+        rows |= self.atoms.classes(self.shared) - read
         fixed = rows | self._heads(rows)
         ends = {a for a in ends if not self._one_of_a_list(a)}
         inner = self.growing - fixed - self._only_made
@@ -249,8 +251,26 @@ class Growth(Origins):
         return {atom}.union(*(made for made, parts in self.links
                               if atom in parts and not certain & parts))  # fmt: skip
 
+    def extent(self, dim: Dim) -> int:
+        """How large an axis is; where tensors of several orders stand side by side (e3nn: channels
+        times three, channels times five), how many channels the largest of them has."""
+        whole = self.atoms.expand(dim)
+        for join in self._joined.get(whole[0], ()) if len(whole) == 1 else ():
+            step = self.program[join]
+            parts = [self.atoms.expand(self.of[s][step.axis or 0]) for s in step.sources]
+            fixed = {a for p in parts if len(p) > 1 for a in p} - self.growing - self.split_widths
+            if fixed:
+                parts = [tuple(a for a in p if a not in fixed) for p in parts]
+                return max(math.prod(self.atoms.size[a] for a in p) for p in parts)
+        return math.prod(self.atoms.size[a] for a in whole)
+
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))
+
+    @property
+    def accounted(self) -> set[int]:
+        """Classes of which it is known where they come from."""
+        return self._made | self._only_made | self._fixed | self.bound.keys()
 
     def is_returned(self, dim: Dim) -> bool:
         """Whether an axis is fixed because the model returns it."""

@@ -24,9 +24,10 @@ def set_levels(flow: Flow, steps: list[Sum]) -> int:
         met = [mask for mask in streams if mask & carried]
         streams = [mask for mask in streams if not mask & carried] + [sum(met) | 1 << root]
         before[root] = sum(met) & carried
-    for mask in streams:
+    for number, mask in enumerate(streams):
         counts = own if mask & own else mask
         for root in (r for r in before if mask >> r & 1):
+            by_root[root].line = number
             _set_level(flow, by_root, root, before[root], counts)
     return max((s.level for s in counted), default=0)
 

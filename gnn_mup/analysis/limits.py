@@ -49,6 +49,7 @@ def width_only(
             found = [f"transfers in width only: {why}"]
     elif residual != "off":
         found = [f"transfers in width only: {why}" for why in _in_spite_of_branches(reading)]
+        found = found or _in_a_row(reading)
     if reads_layers_one_by_one(reading.flow):
         found.append(
             "transfers in width only: a recurrent layer reads the states of all layers one by one "
@@ -127,12 +128,22 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
             "leads through them. Keep the depth, or write the sum round both",
         )
     ]
-    found = [*made, *changing[:1], *again, *scaled, *gates, *stages, *broken[:1], *between]
-    trunk = fold_names(on_the_trunk(reading)) if not found else []
-    return found or [
-        f"{name} are layers that follow one another with no identity round them, beside residual "
-        "branches elsewhere. Keep their number, or write x = x + layer(x)"
-        for name in trunk[:1]
+    return [*made, *changing[:1], *again, *scaled, *gates, *stages, *broken[:1], *between]
+
+
+def _in_a_row(reading: Reading) -> list[str]:
+    """Layers outside the residual branches whose number does not transfer, while the depth of the
+    branches does, if there is more than one of these."""
+    names = fold_names(on_the_trunk(reading))[:1]
+    if reading.depth == 1:
+        start, beside = "transfers in width only: the layers {} follow", ""
+    else:
+        start = "the number of {} does not transfer: these layers follow"
+        beside = ", beside residual branches whose number does"
+    return [
+        f"{start.format(name)} one another with no identity round them{beside}. Keep their number, "
+        "or write x = x + layer(x)"
+        for name in names
     ]
 
 
@@ -308,7 +319,7 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
         size = dims.atoms.size[atom]
         usual = inside[atom] and reading.width <= size <= FEED_FORWARD * reading.width
         if not usual and atom not in dims.split_widths:
-            axes = dims.along(atom, dims.growing - own - reading.doubts.keys())
+            axes = dims.along(atom, set())
             names = [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
             sizes.setdefault(size, []).extend(names)
     told = by_size(sizes)

@@ -48,8 +48,6 @@ class Nesting:
                     if not self._broadcast_by(found, outer) and not self._beside(found, outer):
                         found.verdict = Verdict.INSIDE
 
-        self._inside_branches()
-
     def beside_the_stream(self) -> None:
         """``state = mlp(pool(h) + state)``, layer after layer, beside a stream that takes it up: a
         second recurrence, which goes through weights and round every step."""
@@ -83,8 +81,10 @@ class Nesting:
 
     def _round_steps(self, start: int, end: int, roots: set[int]) -> bool:
         """Whether a way through weights, and no neighbours, leads from one sum to the next without
-        passing a step."""
+        passing a step, of which there is one in between."""
         way = self.graph.between(start, end)
+        if not any(start < root < end for root in roots):
+            return False  # both belong to one layer
 
         def onward(here: int) -> list[int]:
             after = self.flow.program.uses[here]
@@ -93,20 +93,28 @@ class Nesting:
 
         return end in reached([start], onward)
 
-    def _inside_branches(self) -> None:
-        """A sum of another sort whose every way to the outputs leads through a branch is a detail
-        of that branch; unless there is but one such branch, and the layers lie inside it."""
+    def inside_branches(self) -> None:
+        """A sum of another sort whose every way to the outputs leads through a branch of one layer
+        is a detail of that branch; unless there is but one such branch, and the layers lie inside
+        it. What feeds the branches of several layers (a tower beside them) is none."""
         chained = {*self.before, *(s.root for s in self.before.values())}
         steps = [s for s in self._steps() if s.root in chained]
-        entries = {pair for s in steps for pair in entries_of(self.flow, s)}
+        entries = {pair: 1 << i for i, s in enumerate(steps) for pair in entries_of(self.flow, s)}
         free = {i for i in self.graph.outputs}
+        feeds: dict[int, int] = {}
         for step in reversed(self.flow.program.steps):
-            uses = self.flow.program.uses[step.index]
-            if any(use in free and (step.index, use) not in entries for use in uses):
-                free.add(step.index)
+            here, uses = step.index, self.flow.program.uses[step.index]
+            if any(use in free and (here, use) not in entries for use in uses):
+                free.add(here)
+            for use in uses:
+                feeds[here] = feeds.get(here, 0) | entries.get((here, use), feeds.get(use, 0))
         for found in self.sums:
             if found.verdict in _DETAILS and entries and found.root not in free:
-                found.verdict = Verdict.INSIDE
+                fed = [
+                    s.expression for i, s in enumerate(steps) if feeds.get(found.root, 0) >> i & 1
+                ]
+                if len(set(fed)) == len(fed):
+                    found.verdict = Verdict.INSIDE
 
     def _steps(self) -> list[Sum]:
         return [s for s in self.sums if s.residual and s.stream is not None]

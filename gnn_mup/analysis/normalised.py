@@ -30,7 +30,9 @@ def _sums_in(flow: Flow, index: int) -> list[Step]:
         return [] if stops else [s for s in step.sources if flow.graph[s].floating]
 
     steps = [flow.program[i] for i in reached([index], onward)]
-    return [s for s in steps if s.kind is Kind.SCATTER or flow.mixing >> s.index & 1]
+    sums = [s for s in steps if s.kind is Kind.SCATTER or flow.mixing >> s.index & 1]
+    rows = [s for s in sums if flow.data[s.sources[0]] or flow.weights[s.sources[0]]]
+    return rows or sums  # ones, summed up, are what a sum is divided by
 
 
 def divided(flow: Flow, step: Step) -> bool:
@@ -49,7 +51,7 @@ def divided(flow: Flow, step: Step) -> bool:
         if _is_weighting(flow, adjacency):
             return True
         if flow.program[flow.program.origin(adjacency)[0]].kind is Kind.LEAF:
-            return _given_is_normalised(flow, adjacency)
+            return _given_is_normalised(flow, adjacency) or _divided(flow, step.index, set())
     by = flow.numbers(step.sources[1]) if step.kind is Kind.SCATTER else set()
     if _is_softmax(flow, rows) or any(_is_weighting(flow, f, by) for f in _factors(flow, rows)):
         return True
@@ -111,10 +113,14 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
         counted = step.kind is Kind.SCATTER or step.how is How.COUNT
         if counted or (step.kind is Kind.REDUCE and step.how is How.SUM):
             rows = flow.numbers(step.sources[step.how is not How.COUNT]) if counted else by
-            if divided and (not by or rows & by):
+            axis = None if counted or _is_square(flow, step.sources[0]) else step.axis
+            lengths = axis is not None and flow.is_column(step.only.node, axis)  # of coordinates
+            if divided and not lengths and (not by or rows & by):
                 return True
             continue
         given = step.kind is Kind.CONTRACT and _relates(flow, step)  # D^-1/2 A D^-1/2
+        if step.how is How.LENGTH:
+            continue  # a distance
         if step.kind in (Kind.CONTRACT, Kind.NORM, Kind.LEAF, Kind.OPAQUE) and not given:
             continue
         inverse = divided or step.how is How.RECIPROCAL
@@ -164,9 +170,9 @@ def _divided_by_way_of(flow: Flow, index: int, first: int, by: AbstractSet[int])
         # One layer on the sum may come before the division, and nothing else.
         layer = bool(flow.contractions >> use & 1)
         pair = step.kind is Kind.SUM and len(step.operands) == 2
-        single = step.kind in (Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.ROWS) or (
-            len(step.operands) == 1
-        )
+        kinds = (Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.ROWS)
+        written = step.kind is Kind.WRITE and step.sources[0] == here  # count[count < 1] = 1
+        single = step.kind in kinds or len(step.operands) == 1 or written
         single |= bool(flow.dot_products >> use & 1)  # q times the sum of all k
         if step.kind is Kind.VIEW if learned else layer or pair or single:
             new = [after for after in flow.program.uses[use] if after not in seen]

@@ -56,7 +56,14 @@ class Origins(Dims):
     def no_rows(self) -> set[int]:
         """Classes of what no rows are: axes of weights, columns and what is taken from them (three
         as coordinates), numbers of a list."""
-        return self.owned | self._linked(set(self.columns)) | self._numbers
+        return self.owned | self._coordinates | self._numbers
+
+    @cached_property
+    def _coordinates(self) -> set[int]:
+        return self._linked(set(self.columns))
+
+    def _is_column(self, index: int, axis: int) -> bool:
+        return bool(self._coordinates.intersection(self.atoms.expand(self.of[index][axis])))
 
     @cached_property
     def _outputs(self) -> list[int]:
@@ -117,7 +124,7 @@ class Origins(Dims):
         """Classes of features that some weight has made, with those that they are pieces of or are
         put together to. What vectors alone make of a number (radial functions with learned
         frequencies) is a basis, and no width."""
-        found = self.atoms.classes([*self._tables, *self._own_axes[False]])
+        found = self.atoms.classes([*self._tables, *self._own_axes[False], *self.alone])
         return self._linked(self._learned | found, self.part)
 
     @cached_property

@@ -186,17 +186,16 @@ class Places:
         return 0
 
     def is_mixed(self, use: Use) -> bool:
-        """Whether a layer reads features that grow and data that do not, side by side."""
+        """Whether a layer reads features that grow and data that do not, side by side; or the
+        matrix that it makes does."""
         dims = self.reading.dims
-        for _, parts in dims.joins_in(self._read(use)):
+        axes = (*use.in_axes, *(use.out_axes if self._generated(use.node) else ()))
+        leaf = dims.of[self.reading.leaf(use.param)]
+        for _, parts in dims.joins_in(tuple(a for axis in axes for a in leaf[axis])):
             grows = [dims.grows(part) for part in parts]
             if any(grows) and not all(grows):
                 return True
         return False
-
-    def _read(self, use: Use) -> tuple[int, ...]:
-        dims = self.reading.dims.of[self.reading.leaf(use.param)]
-        return tuple(a for axis in use.in_axes for a in dims[axis])
 
     def _joined(self, use: Use, kind: Width) -> float:
         """Jumping knowledge by concatenation: fan_in / D, which grows with depth."""
@@ -212,7 +211,7 @@ class Places:
             for other in uses:
                 levels |= reading.feeds[other.node]
             # Branches without message passing before the first layer make a level of their own.
-            count = max(min(levels.bit_count(), reading.depth), 1)
+            count = max(min(reading.branches_of(levels), reading.depth), 1)
             where = "in a residual branch" if count == 1 else f"feeds {count} residual branches"
             return Role.RESIDUAL, float(count), where
         if use.how == "vector" and (reading.on_stream >> use.node & 1 or self._joins(use.node)):

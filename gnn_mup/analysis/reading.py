@@ -74,12 +74,14 @@ class Reading:
         """For each value: which levels' branches it feeds, and whether it reaches an output round
         all branches."""
         cut: dict[tuple[int, int], int] = {}
+        # Room for the levels of one stream in a set of them.
+        self._room = room = max([len(self.spans), *(s.level for s in self.streams.steps)]) + 2
         for found in self.streams.steps:
             for pair in entries_of(self.flow, found):
-                cut[pair] = 1 << found.level
+                cut[pair] = 1 << (found.line * room + found.level)
         written = [s for s in self.streams.steps if not self._is_call(s)]
         for pair, found in self._begun(written, scaled=True).items():
-            cut.setdefault(pair, 1 << max(found.level, 1))
+            cut.setdefault(pair, 1 << (found.line * room + max(found.level, 1)))
         summands = self._summands()
         readouts = 0
         read = [p for many in self.streams.readouts for p in many.terms if self.streams.steps]
@@ -117,6 +119,15 @@ class Reading:
         for index in range(size):
             if self.divided[index]:
                 self.feeds[index] = short[index]
+
+    def branches_of(self, feeds: int) -> int:
+        """How many branches of one stream a set of levels stands for: what feeds the branches of a
+        layer's nodes and of its edges feeds one of each."""
+        size, counts = self._room, [0]
+        while feeds:
+            counts.append((feeds & ((1 << size) - 1)).bit_count())
+            feeds >>= size
+        return max(counts)
 
     def _summands(self) -> dict[tuple[int, int], int]:
         """What sums over layers add up, each with a bit of its own: all of them are divided by the
@@ -234,7 +245,7 @@ class Reading:
         return math.prod(shape[a] for a in axes)
 
     def _size(self, index: int) -> int:
-        return self.program.shape(index)[self.dims.feature_axis[index]]
+        return self.dims.extent(self.dims.features(index))
 
     def contracts(self) -> Iterable[Step]:
         """The steps where features meet a weight."""

@@ -27,6 +27,8 @@ class Rows(Features):
     is_listed: Callable[[int, int], bool] = staticmethod(lambda index, axis: False)
     """Whether an axis of a value numbers tensors of a list, as `growth` finds it: no rows lie along
     it."""
+    is_column: Callable[[int, int], bool] = staticmethod(lambda index, axis: False)
+    """Whether an axis of a value is one of the data's columns, as `growth` finds it."""
     same_rows: Callable[[int, int], bool] = staticmethod(lambda one, other: False)
     """Whether two values have the same rows, as `growth` finds it."""
 
@@ -36,7 +38,7 @@ class Rows(Features):
         return sum(1 << s.index for s in self.program if self._mixes(s))
 
     def _mixes(self, step: Step) -> bool:
-        if not self.graph[step.index].floating or not step.operands:
+        if not self.graph[step.index].floating or not step.operands or self.pure(step.index):
             return False
         if step.kind is Kind.CONTRACT:
             return step.how in (How.SPARSE, How.ATTENTION) or self._mixes_rows(step)
@@ -162,23 +164,23 @@ class Rows(Features):
         if len(step.sources) < 2 or self.program.shape(step.sources[0])[step.axis or 0] < 2:
             return False  # one row is put somewhere: nothing is added up
         ends = [
-            (rows, chosen)
-            for rows, chosen in self._gathers(step)
-            if self._other_end(self._named[chosen], self._named[step.sources[1]])
+            (rows, chosen, target)
+            for rows, chosen, target in self._gathers(step)
+            if self._other_end(self._named[chosen], self._named[target])
         ]
-        if any(self.same_rows(rows, step.index) or self._two_ends(chosen, step.sources[1])
-               for rows, chosen in ends):  # fmt: skip
+        if any(self.same_rows(rows, step.index) or self._two_ends(chosen, target)
+               for rows, chosen, target in ends):  # fmt: skip
             return True
-        given = [chosen for _, chosen in ends if self.is_relation(chosen)]
+        given = [(chosen, target) for _, chosen, target in ends if self.is_relation(chosen)]
         # Rows that know two ends, and are collected by neither, are pooled: edges of a graph.
         return bool(given) and (
-            len({self._named[chosen] for chosen in given}) == 1
-            or any(self._shared(chosen, step.sources[1]) for chosen in given)
+            len({self._named[chosen] for chosen, _ in given}) == 1
+            or any(self._shared(*pair) for pair in given)
         )
 
-    def _gathers(self, scatter: Step) -> list[tuple[int, int]]:
+    def _gathers(self, scatter: Step) -> list[tuple[int, int, int]]:
         """The rows of features that were gathered for a scatter, by this layer, with the indices
-        that chose them; of learned ones, if there are any."""
+        that chose them and those that collect them; of learned ones, if there are any."""
 
         def onward(here: int) -> list[int]:
             step = self.program[here]
@@ -186,10 +188,23 @@ class Rows(Features):
             stops = collected or self._picks_features(step)
             return [] if stops else [s for s in step.sources if self.graph[s].floating]
 
-        steps = (self.program[i] for i in reached(scatter.sources[:1], onward))
-        found = [(step.sources[0], chosen) for step in filter(self._picks_features, steps)
-                 for chosen in step.sources[1:]]  # fmt: skip
-        return [pair for pair in found if self.weights[pair[0]]] or found
+        found = [
+            (step.sources[0], chosen, target)
+            for messages, target in self._pieces(scatter)
+            for step in (self.program[i] for i in reached([messages], onward))
+            if self._picks_features(step)
+            for chosen in step.sources[1:]
+        ]
+        return [gather for gather in found if self.weights[gather[0]]] or found
+
+    def _pieces(self, scatter: Step) -> list[tuple[int, int]]:
+        """Messages and the index that collects them; where both are put together of as many (kinds
+        of edges, or both directions of each) one pair for each."""
+        ends = [self.program[self.program.origin(s)[0]] for s in scatter.sources[:2]]
+        joined = all(s.kind is Kind.JOIN and not s.stacked and s.axis == 0 for s in ends)
+        if joined and len(ends[0].sources) == len(ends[1].sources):
+            return list(zip(ends[0].sources, ends[1].sources, strict=True))
+        return [(scatter.sources[0], scatter.sources[1])]
 
     @cached_property
     def _named(self) -> list[int]:

@@ -36,6 +36,7 @@ class Streams(Terms):
         nesting = Nesting(flow, self.sums, self.before)
         nesting.settle()
         self._agree()
+        nesting.inside_branches()
         nesting.beside_the_stream()
         self.readouts = settle_sums_over_layers(flow, self.sums)
         self.finish()
@@ -46,6 +47,14 @@ class Streams(Terms):
         self.readouts += settle_sums_over_layers(self.flow, self.sums, list(summed))
         for found in self.steps:
             found.mixes = self._mixes(found)
+        later: dict[object, set[bool]] = {}
+        for found in self.steps:
+            if found.root in self.before:
+                later.setdefault(found.expression, set()).add(found.mixes)
+        for found in self.steps:  # the first is what all later ones are
+            told = later.get(found.expression, set())
+            if found.root not in self.before and len(told) == 1:
+                (found.mixes,) = told
         self.depth = set_levels(self.flow, self.steps)
 
     @property

@@ -13,12 +13,8 @@ from typing import Literal
 
 from ..ir.program import How, Kind, Step
 from .extend import Weight
+from .factors import Axes, reshaped
 from .flow import Flow
-
-Factors = tuple[tuple[int, int], ...]
-"""Axes of a parameter with the sizes that are taken of them."""
-Axes = list[dict[str, Factors]]
-"""For each axis of a value of weights the axes of parameters that it is made of."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +143,11 @@ class Uses:
         targets: tuple[int | None, ...],
     ) -> Iterator[Use]:
         axes = self.axes[weight]
-        fan_in = math.prod(shape[d] for d in summed)
+        fan_in = math.prod(shape[d] for d in summed) or 1  # nothing is read: nothing is scaled
         constant = self._constant_at(step, weight)
+        origin, before = self.program.origin(data)
+        if self.flow.weights[data] and not self.flow.contractions >> origin & 1:
+            constant *= before  # (x * c) @ w is (x @ w) * c; a layer's own c stands behind it
         # The first of three dimensions is a stack of matrices (relations), not a width.
         stack = len(axes) > 2 and step.how is not How.CONVOLUTION
         outs = [d for d in range(len(axes)) if d not in summed and not (d == 0 and stack)]
@@ -185,6 +184,10 @@ class Uses:
             return
         table = step.kind in (Kind.JOIN, Kind.SUM) and self._is_table(weight)
         constant = self._constant_at(step, weight)
+        if (summed := self._summed_before(weight)) is not None:
+            name, into, left, size = summed
+            yield Use(name, step.index, "matrix", into, left, size, data, constant)
+            return
         for name in self.params_of(weight):
             out = tuple(dict.fromkeys(a for d in axes for a, n in d.get(name, ()) if n > 1))
             if table and len(out) > 1:
@@ -192,6 +195,25 @@ class Uses:
                 yield Use(name, step.index, "lookup", (), tuple(rows) or out[-1:])
             else:
                 yield Use(name, step.index, "vector", (), out, data=data, constant=constant)
+
+    def _summed_before(
+        self, weight: int
+    ) -> tuple[str, tuple[int, ...], tuple[int, ...], int] | None:
+        """``exp(w.sum(1)) * x``: a parameter that was summed up before it met any data, with the
+        axes that are gone, those that are left, and how many entries each sum has."""
+        index, sums = weight, []
+        kinds = (Kind.VIEW, Kind.PICK, Kind.JOIN, Kind.POINTWISE, Kind.REDUCE)
+        while (step := self.program[index]).kind in kinds or self.program.same(index) is not None:
+            sums += [step] if step.kind is Kind.REDUCE and step.how is How.SUM else []
+            index = step.sources[0]
+        name = self.program.node(index).param
+        if name is None or not sums:
+            return None
+        gone = [(s.only.node, i) for s in sums for i, t in enumerate(s.only.axes) if t is None]
+        told = [axis for node, i in gone for axis, _ in self.axes[node][i].get(name, ())]
+        left = [axis for axes in self.axes[weight] for axis, n in axes.get(name, ()) if n > 1]
+        size = math.prod(self.program.shape(node)[i] for node, i in gone)
+        return name, tuple(dict.fromkeys(told)), tuple(dict.fromkeys(left)), size
 
     def _features(self, step: Step, weight: int) -> set[int]:
         """The axes of learned rows that hold their features: what they are joined along, or what
@@ -289,49 +311,6 @@ class Uses:
             use.node, lambda step: step.kind is Kind.VIEW or step.how is How.SUM
         )
         return any(s.kind is Kind.PRODUCT and graph[s.index].ancestors & norms for s in after)
-
-
-def reshaped(old: tuple[int, ...], axes: Axes, new: tuple[int, ...]) -> Axes:
-    """The axes of a tensor after a reshape: dimensions merge and split in order.
-
-    >>> reshaped((2, 3), [{"w": ((0, 2),)}, {"w": ((1, 3),)}], (6,))
-    [{'w': ((0, 2), (1, 3))}]
-    """
-    out: Axes = []
-    i = 0
-    merged: dict[str, Factors] = {}
-    left = 1  # what is still to be given out of the dimensions merged so far
-    for size in new:
-        if size == 1:
-            out.append({})
-            continue
-        while (left % size and i < len(old)) or (left == 1 and i < len(old)):
-            left *= old[i]
-            merged = {
-                name: merged.get(name, ()) + axes[i].get(name, ()) for name in {*merged, *axes[i]}
-            }
-            i += 1
-        taken = {name: _take(factors, size) for name, factors in merged.items()}
-        out.append({name: part[0] for name, part in taken.items() if part[0]})
-        merged = {name: part[1] for name, part in taken.items()}
-        left //= size
-    return out
-
-
-def _take(factors: Factors, size: int) -> tuple[Factors, Factors]:
-    """Leading axes up to a size; an axis that is cut through stays on both sides."""
-    taken: list[tuple[int, int]] = []
-    rest = list(factors)
-    while rest and size > 1:
-        axis, count = rest[0]
-        if count <= size:
-            taken.append(rest.pop(0))
-            size = size // count if count else 1
-        else:
-            taken.append((axis, size))
-            rest[0] = (axis, count // size)
-            size = 1
-    return tuple(taken), tuple(rest)
 
 
 __all__ = ["Use", "Uses", "reshaped"]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-_GAINS = (3.0**-0.5, 1.0, 2.0**0.5)
-"""Of torch's default and PyG's uniform, of LeCun's and orthogonal draws, of Kaiming's for ReLU."""
+_GAINS = (3.0**-0.5, 1.0, 2.0**0.5, (2.0 / 1.04) ** 0.5)
+"""Of torch's default and PyG's uniform, of LeCun's and orthogonal draws, of Kaiming's for ReLU and
+for a leaky one of slope 0.2."""
 _GLOROT_GAINS = (1.0, 2.0**0.5, 5.0 / 3.0)
 _CONSTANTS = (1.0, 0.1, 0.05, 0.02, 0.01, 0.001)
 """What people write as a standard deviation that does not depend on sizes."""
@@ -18,7 +19,9 @@ _CONSTANTS = (1.0, 0.1, 0.05, 0.02, 0.01, 0.001)
 Sizes = Sequence[float]
 
 
-def scale_at(shape: Sizes, other: Sizes, rms: float, count: int) -> tuple[float, bool]:
+def scale_at(
+    shape: Sizes, other: Sizes, rms: float, count: int, into: Sequence[int] = (-1,)
+) -> tuple[float, bool]:
     """RMS at another shape over the RMS at this one, and whether the initialiser was recognised.
 
     >>> round(scale_at((128, 11), (32, 11), (3 * 11) ** -0.5, 1408)[0], 3)   # torch's default
@@ -27,7 +30,7 @@ def scale_at(shape: Sizes, other: Sizes, rms: float, count: int) -> tuple[float,
     1.798
 
     ``count`` values were drawn, so the number is known to three standard errors of that. One that
-    is not recognised is taken to go like ``fan_in^-1/2``, fan_in being the last axis, as most do.
+    is not recognised is taken to go like ``fan_in^-1/2``, as most do, over the axes ``into``.
     """
     if len(shape) < 2 or not rms:
         return 1.0, True
@@ -35,12 +38,17 @@ def scale_at(shape: Sizes, other: Sizes, rms: float, count: int) -> tuple[float,
     for size_here, size_there, gains in _laws(shape, other):
         if any(abs(math.log(rms / (gain * size_here))) < margin for gain in gains):
             return size_there / size_here, True
-    return (shape[-1] / other[-1]) ** 0.5, False
+    return math.prod(shape[axis] / other[axis] for axis in into) ** 0.5, False
 
 
 def _laws(shape: Sizes, other: Sizes) -> Iterator[tuple[float, float, Sequence[float]]]:
     """Of each law: the size that it gives here and there, and the gains that occur with it."""
     axes = [len(shape) - 1, len(shape) - 2, *range(len(shape) - 2)]
+    if len(shape) > 2:  # a convolution, (out, in, kernel): torch counts the kernel in
+        into = [math.prod(sizes[1:]) for sizes in (shape, other)]
+        both = [math.prod(sizes[1:]) * (1 + sizes[0] / sizes[1]) for sizes in (shape, other)]
+        yield into[0] ** -0.5, into[1] ** -0.5, _GAINS
+        yield (2.0 / both[0]) ** 0.5, (2.0 / both[1]) ** 0.5, _GLOROT_GAINS
     yield shape[-1] ** -0.5, other[-1] ** -0.5, _GAINS
     for a, b in dict.fromkeys([(-2, -1), (0 - len(shape), 1 - len(shape))]):
         here, there = (sizes[a] + sizes[b] for sizes in (shape, other))

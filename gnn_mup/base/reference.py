@@ -97,7 +97,8 @@ class Reference:
             whole = all(n.is_integer() for n in base) or placed[name].kind is Kind.MIXED
             if told is None and not whole and placed[name].used:
                 odd.append(name)
-            ratio, familiar = scale_at(shape, base, scales[name], math.prod(shape))
+            into = placed[name].fan_in_axes or (-1,)
+            ratio, familiar = scale_at(shape, base, scales[name], math.prod(shape), into)
             if not familiar and base != shape and placed[name].fan_in_axes:
                 strange.append(name)
             dims = tuple(Dim(growing.get(axis), n) for axis, n in enumerate(shape))

@@ -161,6 +161,8 @@ def _reordered(seen: Seen) -> Step:
     kept = [n == m for n, m in zip(seen.graph[source].shape, seen.shape, strict=True)]
     axes = tuple(i if same else None for i, same in enumerate(kept))
     axis = next((i for i, same in enumerate(kept) if not same), None)
+    if seen.node.output and not seen.graph[source].floating:  # where they stood, not what they are
+        return seen.step(Kind.POINTWISE, [Operand(source, axes)])
     return seen.step(Kind.PICK, [Operand(source, axes)], axis=axis)
 
 

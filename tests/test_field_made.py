@@ -1,0 +1,447 @@
+"""What models of the field make on the way (blind batches 45 on), each in the smallest form."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GINConv, MessagePassing
+
+from gnn_mup import Plan, plan_transfer
+
+NODES, FEATURES, OUT, WIDTH, DEPTH = 12, 7, 3, 24, 4
+X = torch.randn(NODES, FEATURES, generator=torch.Generator().manual_seed(0))
+EDGES = torch.randint(0, NODES, (2, 50), generator=torch.Generator().manual_seed(1))
+
+
+def planned(model: nn.Module, *example: Tensor, **options: Any) -> Plan:
+    return plan_transfer(model, example, **{"base": "paper", "audit": False, **options})
+
+
+def codes(plan: Plan) -> set[str]:
+    return {str(note.code) for note in (*plan.notes, *plan.warnings)}
+
+
+def texts(plan: Plan) -> str:
+    return "\n".join(f"[{n.code}] {n.text}" for n in (*plan.notes, *plan.warnings))
+
+
+# -- matrices that embeddings make -----------------------------------------------------------------
+
+
+class Generated(nn.Module):
+    """A recurrent cell whose matrices are made of an embedding of every node (HimNet)."""
+
+    def __init__(self, raw: bool) -> None:
+        super().__init__()
+        self.raw = raw
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.pool = nn.Parameter(torch.randn(5, WIDTH + (FEATURES if raw else WIDTH), WIDTH) / 7)
+        self.table = nn.Parameter(torch.randn(NODES, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = torch.einsum("ne,eio->nio", self.table, self.pool)
+        h = first = self.enc(x)
+        for _ in range(3):
+            both = torch.cat([x if self.raw else first, h], -1)
+            h = torch.tanh(torch.einsum("ni,nio->no", both, weights))
+        return self.dec(h)
+
+
+def test_raw_data_beside_the_state_that_a_generated_matrix_reads_is_said() -> None:
+    assert "[mixed-inputs] pool" in texts(planned(Generated(raw=True), X))
+    assert "mixed-inputs" not in codes(planned(Generated(raw=False), X))
+
+
+# -- components, and tensors of several orders -----------------------------------------------------
+
+
+class Orders(nn.Module):
+    """Vectors and tensors side by side in one axis, added to zeros, mixed by weights that the layer
+    divides by sqrt(fan-in) itself, on the side of the features (e3nn's Linear)."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.width = width
+        self.enc, self.dec = nn.Linear(FEATURES, width), nn.Linear(width, OUT)
+        self.mix = nn.ParameterList(nn.Parameter(torch.randn(2 * width**2)) for _ in range(DEPTH))
+        self.gates = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, vectors: Tensor, tensors: Tensor) -> Tensor:
+        d, x = self.width, self.enc(x)
+        state = torch.zeros(NODES, 8 * d)
+        for mix, gate in zip(self.mix, self.gates, strict=True):
+            new = torch.cat(
+                [(x[:, :, None] * v[:, None]).flatten(1) for v in (vectors, tensors)], 1
+            )
+            state = state + new
+            parts = [state[:, : 3 * d].view(-1, d, 3), state[:, 3 * d :].view(-1, d, 5)]
+            weights = mix.view(2, d, d)
+            mixed = [
+                torch.einsum("uw,nui->nwi", w, p * d**-0.5)
+                for w, p in zip(weights, parts, strict=True)
+            ]
+            first, second = torch.softmax(gate(sum(m.square().sum(-1) for m in mixed)), -1).chunk(
+                2, -1
+            )
+            x = x + first * mixed[0][..., 0] + second * mixed[1][..., 0]
+        return self.dec(x)
+
+
+ORDERS = (X, torch.randn(NODES, 3), torch.randn(NODES, 5))
+
+
+def test_tensors_of_several_orders_side_by_side_have_the_width_of_their_channels() -> None:
+    plan = planned(Orders(), *ORDERS)
+    assert plan.width == WIDTH
+    assert {plan.params[f"mix.{i}"].kind for i in range(DEPTH)} == {"width-to-width"}
+    assert {plan.params[f"gates.{i}.weight"].kind for i in range(DEPTH)} == {"width-to-width"}
+
+
+def test_a_constant_on_the_features_normalises_a_layer_like_one_on_its_weight() -> None:
+    small, large = (planned(Orders(w), *ORDERS, base=(WIDTH, DEPTH)) for w in (WIDTH, 2 * WIDTH))
+    a, b = (plan.params["mix.0"] for plan in (small, large))
+    assert b.lr_scale / a.lr_scale == pytest.approx(0.5**0.5)  # of W' = W / sqrt(fan_in): 1/2
+    assert b.init_after / a.init_after == pytest.approx(1.0, rel=0.1)
+
+
+class Multivectors(nn.Module):
+    """Weights (out, in, number) put together with given maps of components (GATr), and products of
+    components by a given table, in the order that torch takes with opt_einsum or without it."""
+
+    def __init__(self, table_first: bool) -> None:
+        super().__init__()
+        self.table_first = table_first
+        self.register_buffer("maps", torch.randn(3, 4, 4), persistent=False)
+        self.register_buffer("table", torch.randn(4, 4, 4), persistent=False)
+        self.enc = nn.Parameter(torch.randn(WIDTH, 2, 3))
+        self.layers = nn.ParameterList(torch.randn(WIDTH, WIDTH, 3) / 5 for _ in range(DEPTH))
+        self.dec = nn.Parameter(torch.randn(1, WIDTH, 3))
+
+    def linear(self, weight: Tensor, x: Tensor) -> Tensor:
+        return torch.einsum("yxij,nxj->nyi", torch.einsum("yxa,aij->yxij", weight, self.maps), x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(self.enc, x)
+        for layer in self.layers:
+            x = x + self.linear(layer, self.squares(x))
+        return self.linear(self.dec, x)
+
+    def squares(self, x: Tensor) -> Tensor:
+        if self.table_first:
+            return torch.einsum("ncik,nck->nci", torch.einsum("ijk,ncj->ncik", self.table, x), x)
+        return torch.einsum("ijk,ncjk->nci", self.table, torch.einsum("ncj,nck->ncjk", x, x))
+
+
+@pytest.mark.parametrize("table_first", [True, False])
+def test_weights_that_given_numbers_put_together_are_weights(table_first: bool) -> None:
+    plan = planned(Multivectors(table_first), torch.randn(NODES, 2, 4))
+    assert (plan.depth, plan.messages) == (DEPTH, ())
+    kinds = [str(plan.params[n].kind) for n in ("enc", "layers.0", "dec")]
+    assert kinds == ["data-in", "width-to-width", "width-out"]
+
+
+# -- messages --------------------------------------------------------------------------------------
+
+
+class BothDirections(nn.Module):
+    """Edges and their reverses, each with a layer of its own, collected together (ptgnn)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.there, self.back = (
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for there, back in zip(self.there, self.back, strict=True):
+            sent = torch.cat([there(x[edges[0]]), back(x[edges[1]])])
+            ends = torch.cat([edges[1], edges[0]])
+            x = x + torch.zeros_like(x).scatter_add(0, ends[:, None].expand_as(sent), sent)
+        return self.dec(x)
+
+
+class Distances(nn.Module):
+    """Messages divided by a distance, which is the root of a sum of squares: no average."""
+
+    def __init__(self, mean: bool) -> None:
+        super().__init__()
+        self.mean = mean
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.lins = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor, pos: Tensor) -> Tensor:
+        x = self.enc(x)
+        distance = (pos[edges[0]] - pos[edges[1]]).square().sum(-1, keepdim=True).sqrt() + 1.0
+        ones = torch.ones(edges.size(1), 1)
+        count = torch.zeros(NODES, 1).index_add(0, edges[1], ones)
+        count[count < 1] = 1
+        for lin in self.lins:
+            rows = torch.zeros_like(x).index_add(0, edges[1], lin(x)[edges[0]] / distance)
+            x = x + (rows / count if self.mean else rows)
+        return self.dec(x)
+
+
+def test_both_directions_of_edges_side_by_side_are_messages() -> None:
+    plan = planned(BothDirections(), X, EDGES)
+    assert plan.depth == DEPTH
+    assert [m.normalised for m in plan.messages] == [False]
+
+
+class Degrees(nn.Module):
+    """Sequences packed for an LSTM, behind which no axis ties their places to the rows of an
+    adjacency, whose sums divide (ASGCN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.dec = nn.LSTM(FEATURES, WIDTH, batch_first=True), nn.Linear(WIDTH, OUT)
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        lengths = torch.full((x.size(0),), x.size(1))
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        x = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0]
+        x = (adj @ self.lin(x) / (adj.sum(2, keepdim=True) + 1)).relu()
+        return self.dec(x.mean(1))
+
+
+def test_a_division_by_the_degrees_of_a_dense_adjacency_is_an_average() -> None:
+    adj = (torch.rand(2, 9, 9) < 0.4).float()
+    assert planned(Degrees(), torch.randn(2, 9, FEATURES), adj).gamma == 1.0
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_a_division_by_a_distance_is_no_average_and_one_by_a_count_is(mean: bool) -> None:
+    plan = planned(Distances(mean), X, EDGES, torch.randn(NODES, 3))
+    assert (plan.gamma != 1.0) == (not mean)
+
+
+class MeanInside(MessagePassing):
+    """A layer that divides what it collects by a count of its own, which it sums up, too."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr=None)
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return self.propagate(edges, x=self.lin(x), size=(NODES, NODES))
+
+    def aggregate(self, inputs: Tensor, index: Tensor) -> Tensor:
+        rows = torch.zeros(NODES, WIDTH).index_add(0, index, inputs)
+        count = torch.zeros(NODES).index_add(0, index, torch.ones(len(index)))
+        count[count < 1] = 1
+        return rows / count[:, None]
+
+
+class Means(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.convs = nn.ModuleList(MeanInside() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for conv in self.convs:
+            x = x + conv(x, edges)
+        return self.dec(x)
+
+
+def test_ones_that_are_summed_up_for_a_mean_are_no_messages() -> None:
+    assert planned(Means(), X, EDGES).gamma == 1.0
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+class TwoKinds(nn.Module):
+    """Every layer writes all rows anew, kind after kind, and adds that to its state (KCSetGNN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.a, self.b = (
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        x, kind = self.enc(x), torch.arange(NODES) % 2
+        for a, b in zip(self.a, self.b, strict=True):
+            new, near = x.clone(), torch.softmax(adj, -1) @ x
+            new[kind == 0] = a(near[kind == 0]).relu()
+            new[kind == 1] = b(near[kind == 1]).relu()
+            x = x + new
+        return self.dec(x)
+
+
+def test_rows_that_are_all_written_over_carry_nothing_on() -> None:
+    plan = planned(TwoKinds(), X, torch.randn(NODES, NODES))
+    assert plan.depth == DEPTH
+    assert [(b.what, b.factor) for b in plan.branches] == [("residual branch", 1 / DEPTH)]
+    assert "width-only" not in codes(plan)
+
+
+class EdgesBeside(nn.Module):
+    """A stream of edges beside that of nodes; the first state of the edges was made by a layer that
+    mixes nodes, the later ones are not (DeepDock)."""
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.pair, self.first = nn.Linear(2 * WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.downs, self.ups, self.edges = (
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth)) for _ in range(3)
+        )
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        e = self.pair(torch.cat([x[edges[0]], x[edges[1]]], -1))
+        x = self.first(torch.zeros_like(x).index_reduce(0, edges[1], e, "mean"))
+        for down, up, edge in zip(self.downs, self.ups, self.edges, strict=True):
+            h = down(x)
+            sent = (h[edges[0]] + edge(e)).relu()
+            x = x + up(torch.zeros_like(x).index_reduce(0, edges[1], sent, "mean"))
+            e = e + sent
+        return self.dec(x)
+
+
+def test_what_feeds_nodes_and_edges_of_one_layer_feeds_one_branch_of_each() -> None:
+    shallow, deep = (
+        planned(EdgesBeside(n), X, EDGES, optimizer="sgd", base=(WIDTH, DEPTH))
+        for n in (DEPTH, 2 * DEPTH)
+    )
+    assert (shallow.depth, deep.depth) == (DEPTH, 2 * DEPTH)
+    for name in ("downs.1.weight", "edges.1.weight", "ups.1.weight"):
+        ratio = deep.params[name].lr_scale / shallow.params[name].lr_scale
+        assert ratio == pytest.approx(2.0), name
+
+
+class InsideActivation(nn.Module):
+    """``x - gate * direction`` inside every layer, twice, in a class of its own (Pocket2Mol)."""
+
+    class Act(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            d = self.lin(x)
+            dot = (x * d).mean(-1, keepdim=True)
+            mask = (dot >= 0).to(x.dtype)
+            return 0.2 * x + 0.8 * (mask * x + (1 - mask) * (x - dot * d))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.before, self.behind = (
+            nn.ModuleList(self.Act() for _ in range(DEPTH)) for _ in range(2)
+        )
+        self.lins = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
+        x, adj = self.enc(x), torch.softmax(adj, -1)
+        for one, two, lin in zip(self.before, self.behind, self.lins, strict=True):
+            x = x + two(lin(adj @ one(x)))
+        return self.dec(x)
+
+
+def test_sums_inside_an_activation_are_details_of_its_branch() -> None:
+    plan = planned(InsideActivation(), X, torch.randn(NODES, NODES))
+    assert plan.depth == DEPTH
+    assert "width-only" not in codes(plan)
+
+
+# -- axes that are lost, rows that are chosen ------------------------------------------------------
+
+
+class Selected(nn.Module):
+    """Sequences chosen by a mask, all their numbers in a row, and put into shape again (PGP)."""
+
+    def __init__(self, lost: bool = False) -> None:
+        super().__init__()
+        self.lost = lost
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.rnn = nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.enc(x)
+        if self.lost:  # numbers on diagonals of one: no axis is followed
+            x = x.reshape(-1, 1).diag_embed().reshape(x.shape)
+        else:
+            x = torch.masked_select(x, mask[:, None, None]).view(-1, x.size(1), x.size(2))
+        return self.dec(self.rnn(x)[0][:, -1])
+
+
+SEQUENCES = torch.randn(6, 5, FEATURES), torch.tensor([True, True, False, True, True, True])
+
+
+def test_rows_that_a_mask_selects_keep_their_features() -> None:
+    plan = planned(Selected(), *SEQUENCES)
+    assert plan.params["rnn.weight_ih_l0"].kind == "width-to-width"
+    assert "unknown-growth" not in codes(plan)
+
+
+def test_a_layer_that_reads_features_whose_axis_was_lost_is_named() -> None:
+    told = texts(planned(Selected(lost=True), *SEQUENCES))
+    assert "rnn.weight_ih_l0: read features whose axis was lost" in told
+
+
+class Best(nn.Module):
+    """The best rows of every graph, weighed with their scores, are summed up for each graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.score = nn.Linear(WIDTH, 1)
+        self.conv = GINConv(nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor, edges: Tensor, batch: Tensor) -> Tensor:
+        x = self.conv(self.enc(x), edges)
+        score = self.score(x).squeeze(-1).tanh()
+        order = score.sort(descending=True)[1]
+        order = order[batch[order].sort(stable=True)[1][: NODES // 2]]
+        x = self.enc.bias + x[order] * score[order][:, None]
+        return self.dec(torch.zeros(2, WIDTH).index_add(0, batch[order], x))
+
+
+def test_rows_chosen_by_their_scores_are_pooled_and_send_nothing() -> None:
+    plan = planned(Best(), X, EDGES, torch.arange(NODES) // 6)
+    assert [m.module for m in plan.messages] == ["conv"]
+    assert "sum-pooling" in codes(plan)
+
+
+class SummedFirst(nn.Module):
+    """A weight that is summed up over the width before it meets any data (HEPT)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH + FEATURES, OUT)
+        self.kernel = nn.Parameter(torch.randn(WIDTH, FEATURES) / 50)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dec(torch.cat([self.enc(x).relu(), x * self.kernel.sum(0).exp()], -1))
+
+
+def test_a_weight_that_is_summed_up_over_the_width_has_a_decoders_rate() -> None:
+    kernel = planned(SummedFirst(), X).params["kernel"]
+    assert (kernel.kind, kernel.fan_in) == ("width-out", WIDTH)
+
+
+def test_layers_without_inputs_are_let_in() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.none = nn.Linear(0, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.dec((self.enc(x) + self.none(x[:, :0])).relu())
+
+    plan = planned(Net(), X)
+    assert plan.params["enc.weight"].kind == "data-in"
