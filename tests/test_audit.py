@@ -10,7 +10,7 @@ import pytest
 import torch
 from models import MODELS, D, L, PreNorm, Toy, graph
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
+from torch_geometric.nn import GCNConv, GINConv
 
 from gnn_mup import TransferWarning, apply_transfer, plan_transfer
 from gnn_mup.api.options import Options, settings_of
@@ -22,6 +22,7 @@ from gnn_mup.rules.audit import Audit, AuditRow
 from gnn_mup.rules.notes import announce
 from gnn_mup.rules.plan import Plan
 from gnn_mup.rules.table import Kind, init_rms
+from gnn_mup.surgery import messages
 from gnn_mup.surgery.operate import Operation
 
 PAPER = Options(base="paper", audit=False)
@@ -58,6 +59,14 @@ class Ends(nn.Module):
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = x + torch.relu(conv(norm(x), edge_index))
         return self.dec(x)
+
+
+class SimpleSum(Ends):
+    """The same with sums over neighbours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(GINConv(nn.Linear(64, 64)) for _ in range(4))
 
 
 # ---- right plans -------------------------------------------------------------------------------
@@ -162,6 +171,18 @@ def test_a_wrong_gamma_is_named(wrong: float) -> None:
     audit = measure(model, as_call(model, (X, EDGES)), plan, operations, None)
     named = {row.name for row in audit.outliers if row.what == "gamma"}
     assert named == ({f"convs.{i}" for i in range(L)} if wrong != 1.0 else set())
+
+
+def test_sums_that_were_taken_for_averages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = torch.ones(12, 12).nonzero().T
+    example = torch.randn(12, 7, generator=torch.Generator().manual_seed(0)), every
+    for cls, named in ((SimpleSum, True), (Ends, False)):
+        with monkeypatch.context() as patched:
+            patched.setattr(messages, "is_normalised", lambda flow, aggregation: True)
+            plan = plan_transfer(drawn(cls), example, base="paper")
+        told = [w.text for w in plan.warnings if w.code == "audit-gamma"]
+        assert bool(told) is named
+        assert all("convs.{0..3}" in text and "taken for averages" in text for text in told)
 
 
 def test_surgery_that_does_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

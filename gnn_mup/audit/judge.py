@@ -31,6 +31,7 @@ VECTOR = (0.24, 4.2)
 SCALE = (0.25, 4.0)
 GAMMA = (1 / 3, 3.0)
 BRANCH = (1 / 6, 7.0)
+AVERAGE = (0.0, 2.5)
 """The ratios of measured to predicted that are in line."""
 NO_LIMIT = 1e9
 INDIRECT = 8.0
@@ -225,6 +226,11 @@ class Judge:
                 # A number that the user gave is taken as it is.
                 predicted = 1.0 if self.measured else known.gamma * known.factor
                 yield AuditRow(found.module, "gamma", predicted, found.gamma, low, high)
+        # Averages are no larger than what they are taken of (with GCN's weights a little).
+        said = {warning.code for warning in self.plan.warnings}
+        asked = self.measured and not self.plan.relative and Code.LEFT_OUT not in said
+        for m in (m for m in self.plan.messages if m.normalised and asked):
+            yield AuditRow(m.module or f"{m.file}:{m.line}", "average", 1.0, m.gamma, *AVERAGE)
 
 
 __all__ = ["Judge"]

@@ -156,7 +156,12 @@ def agree(expected: Iterable[Tensor], outputs: Iterable[Tensor]) -> bool:
     return True
 
 
-_CODES = {"rate": Code.AUDIT_RATE, "initial scale": Code.AUDIT_SCALE, "gamma": Code.AUDIT_GAMMA}
+_CODES = {
+    "rate": Code.AUDIT_RATE,
+    "initial scale": Code.AUDIT_SCALE,
+    "gamma": Code.AUDIT_GAMMA,
+    "average": Code.AUDIT_GAMMA,
+}
 
 
 def alarms(plan: Plan, audit: Audit) -> list[Note]:
@@ -193,6 +198,12 @@ def _sentence(what: str, taken: str, rows: list[AuditRow]) -> str:
         return (
             f"{names}: aggregated rows over messages after division by gamma: {numbers}. Pass "
             "gamma='layer', or gamma=... as measured on your data (measure_gamma)"
+        )
+    if what == "average":
+        return (
+            f"{names}: aggregated rows over messages: {numbers}. They were taken for averages, "
+            "which are not larger than their messages, and left alone. If they are sums, divide "
+            f"them by {worst.measured:.3g} in the model"
         )
     return (
         f"{names}: the residual branch beside its stream is {numbers}. If a factor stands there "

@@ -15,7 +15,8 @@ class AuditRow:
 
     ``what``: ``rate`` (the largest own contribution of one step, over lr and the size of what the
     tensor is applied to), ``initial scale`` (of the operation's result, over the same size),
-    ``branch`` (a residual branch over its stream) or ``gamma`` (aggregated rows over messages).
+    ``branch`` (a residual branch over its stream), ``gamma`` (aggregated rows over messages) or
+    ``average`` (the same, where they were taken for averages).
     ``own`` is the own contribution of a step that was really taken, where there are gradients.
     """
 
