@@ -15,6 +15,7 @@ from case import Case
 from torch import nn
 from works import called, numbers
 
+LINES = ("SCALED", "MAY_SCALE", "GAMMA", "MAY_GAMMA")
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -44,10 +45,12 @@ def runs(
 ) -> Iterator[str]:
     """Whether a model runs in both modes, and trains; adds the lines that ran to `ran`."""
     root = str(getattr(case, "ROOT", "")) or "\0"
+    named = tuple(f"/{place.partition(':')[0]}" for kind in LINES for place in getattr(case, kind))
 
     def follow(frame: FrameType, event: str, _: Any) -> Any:
-        if root not in frame.f_code.co_filename and "site-packages" in frame.f_code.co_filename:
-            return None
+        file = frame.f_code.co_filename
+        if root not in file and "site-packages" in file and not file.endswith(named):
+            return None  # torch's own layers, unless a case names a line of theirs
         if event == "line":
             ran.add((frame.f_code.co_filename, frame.f_lineno))
         return follow
@@ -97,7 +100,7 @@ def depths(case: Case) -> Iterator[str]:
 
 def places(case: Case, ran: set[tuple[str, int]]) -> Iterator[str]:
     """The text of every line that a case names, and whether it ran."""
-    for kind in ("SCALED", "MAY_SCALE", "GAMMA", "MAY_GAMMA"):
+    for kind in LINES:
         for place in getattr(case, kind):
             found = re.fullmatch(r"(.+\.py):(\d+)(?:-(\d+))?", place)
             if found is None:
