@@ -181,11 +181,12 @@ def factors(case: Case) -> Iterator[Finding]:
 
 def messages(case: Case) -> Iterator[Finding]:
     """Which sums of messages are divided by gamma."""
-    plan = case.plan(case.small)
-    divided = [m for m in case.plan(case.small, base="paper").messages if not m.normalised]
+    plan, absolute = case.plan(case.small), case.plan(case.small, base="paper")
+    divided = [m for m in absolute.messages if not m.normalised]
+    told = codes(plan) | codes(absolute)
     for place in case.GAMMA:
         if not any(at(place, m.file, m.line, m.module) for m in divided):
-            status = "said" if "left-out" in codes(plan) else "wrong"
+            status = "said" if told & {"left-out", "audit-gamma"} else "wrong"
             yield Finding(status, f"{place} has no gamma")
     for m in divided:
         if not listed([*case.GAMMA, *case.MAY_GAMMA], m.file, m.line, m.module):
