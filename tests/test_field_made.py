@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -445,3 +446,58 @@ def test_layers_without_inputs_are_let_in() -> None:
 
     plan = planned(Net(), X)
     assert plan.params["enc.weight"].kind == "data-in"
+
+
+# -- kernels that nobody sees ----------------------------------------------------------------------
+
+
+class Compiled(torch.autograd.Function):
+    """Neighbours are summed in memory, as a compiled extension does it (torchdrug's rspmm)."""
+
+    @staticmethod
+    def forward(ctx: Any, edges: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(edges)
+        out = torch.zeros(x.shape)
+        numpy.add.at(out.numpy(), edges[1].numpy(), x.detach().numpy()[edges[0].numpy()])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        (edges,) = ctx.saved_tensors
+        return None, torch.zeros_like(grads[0]).index_add(0, edges[0], grads[0][edges[1]])
+
+
+class Doubled(torch.autograd.Function):
+    """A function of the model's own, in operations that are seen."""
+
+    @staticmethod
+    def forward(ctx: Any, edges: Tensor, x: Tensor) -> Tensor:
+        return 2.0 * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        return None, 2.0 * grads[0]
+
+
+class WithKernel(nn.Module):
+    def __init__(self, kernel: type[torch.autograd.Function]) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.lins = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + lin(torch.relu(self.kernel.apply(edges, x)))
+        return self.dec(x)
+
+
+def test_what_a_compiled_kernel_makes_does_not_come_from_nowhere() -> None:
+    before = torch.autograd.Function.__dict__["apply"]
+    plan = planned(WithKernel(Compiled), X, EDGES)
+    assert "Compiled is not known to the trace" in texts(plan)
+    assert "test_field_made.py" in texts(plan)  # where it was called
+    assert plan.depth == DEPTH  # what is added was made of the stream
+    assert "not known" not in texts(planned(WithKernel(Doubled), X, EDGES))
+    assert torch.autograd.Function.__dict__["apply"] is before

@@ -186,7 +186,7 @@ def messages(case: Case) -> Iterator[Finding]:
     told = codes(plan) | codes(absolute)
     for place in case.GAMMA:
         if not any(at(place, m.file, m.line, m.module) for m in divided):
-            status = "said" if told & {"left-out", "audit-gamma"} else "wrong"
+            status = "said" if told & {"left-out", "audit-gamma", "unknown-operation"} else "wrong"
             yield Finding(status, f"{place} has no gamma")
     for m in divided:
         if not listed([*case.GAMMA, *case.MAY_GAMMA], m.file, m.line, m.module):

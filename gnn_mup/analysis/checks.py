@@ -261,7 +261,8 @@ def unknown_operations(reading: Reading) -> Iterator[Note]:
             Code.UNKNOWN_OPERATION,
             nodes,
             f"{operation} is not known to the trace: which axes of its result hold features was "
-            "not seen, so look at the layers behind it, and say what is wrong with roles={...}",
+            "not seen, nor whether it sums over neighbours (it has no gamma). Look at the layers "
+            "behind it, and say what is wrong with roles={...}",
         )
 
 

@@ -18,7 +18,7 @@ from .source import parent_of
 
 _PLUMBING = (
     "torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_tensor.py",
-    "gnn_mup/audit/meter.py", "gnn_mup/ir/replay.py",
+    "gnn_mup/audit/meter.py", "gnn_mup/ir/replay.py", "gnn_mup/ir/kernels.py",
 )  # fmt: skip
 _LIBRARIES = ("torch", "torch_geometric.utils", "torch_scatter", "torch_sparse")
 

@@ -86,6 +86,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if node.floating and tensor.layout is torch.strided:  # an adjacency is no feature
                 node.rms = rms(tensor)
 
+    def custom(self, name: str, given: list[Tensor], results: list[Tensor]) -> None:
+        """Results of a function of the model's own; those that no operation has made of what it was
+        given, it has made itself."""
+        known = tuple(Ref(self.node_of(t)) for t in given)
+        sources = sum(self.graph[r.node].bit for r in known if self.graph[r.node].floating)
+        for tensor in results:
+            seen = self.graph[self.node_of(tensor)]
+            if sources and seen.floating and not (seen.ancestors | seen.bit) & sources:
+                node = self._add(name, tensor, known, {})
+                node.site = self._site(name, False)
+                self.tag(tensor, node.index)
+
     def _add(self, op: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Node:
         node = Node(
             index=len(self.graph.nodes),

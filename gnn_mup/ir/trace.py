@@ -1,6 +1,6 @@
 """One forward call, recorded: model + example -> `Graph`. The model is as it was afterwards.
 
-No hooks are left, nothing is patched.
+No hooks are left, nothing stays patched.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from ..errors import TraceError
 from .graph import Graph
+from .kernels import custom_functions
 from .meters import aggregations, call_sites
 from .recorder import TAG, Recorder
 from .values import containers_in, tensors_in
@@ -66,6 +67,7 @@ def record(
         stack.enter_context(_no_fast_path())
         stack.enter_context(_no_cast_weights())
         stack.enter_context(aggregations(model, recorder))
+        stack.enter_context(custom_functions(recorder))
         if recorder.calls:
             stack.enter_context(call_sites(model, recorder))
         with explained(model, call), recorder:
