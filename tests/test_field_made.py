@@ -501,3 +501,120 @@ def test_what_a_compiled_kernel_makes_does_not_come_from_nowhere() -> None:
     assert plan.depth == DEPTH  # what is added was made of the stream
     assert "not known" not in texts(planned(WithKernel(Doubled), X, EDGES))
     assert torch.autograd.Function.__dict__["apply"] is before
+
+
+# -- layers, orders and queries --------------------------------------------------------------------
+
+
+class RowsBelow(MessagePassing):
+    """Other rows are put below a node's own before messages, and taken off again afterwards; state
+    and messages are read side by side (LocalizedWeather)."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="mean")
+        self.other = nn.Linear(FEATURES, WIDTH)
+        self.send, self.read = nn.Linear(WIDTH, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, raw: Tensor, edges: Tensor) -> Tensor:
+        rows = torch.cat([x, self.other(raw)], 0)
+        shift = torch.tensor([[len(x)], [0]])
+        return self.propagate(edges + shift, x=rows)[: len(x)]
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return self.send(x_j)
+
+    def update(self, aggr: Tensor, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.read(torch.cat([x, aggr], -1)))
+
+
+class Weather(nn.Module):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.first, self.last = RowsBelow(), RowsBelow()
+        self.inner = nn.ModuleList(GINConv(nn.Linear(WIDTH, WIDTH)) for _ in range(depth))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        raw, x = x, self.enc(x)
+        x = self.first(x, raw, edges)
+        for layer in self.inner:
+            x = x + layer(x, edges)
+        return self.dec(self.last(x, raw, edges))
+
+
+def test_rows_put_below_others_are_no_states_of_earlier_layers() -> None:
+    for name in ("first.read.weight", "last.read.weight"):
+        plans = [planned(Weather(d), X, EDGES, base=(WIDTH, 4)) for d in (2, 6)]
+        assert {plan.params[name].lr_scale for plan in plans} == {1.0}
+
+
+class Polynomial(nn.Module):
+    """Chebyshev orders of a learned adjacency before a residual stream (EmT)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.adjacency = nn.Parameter(torch.rand(NODES, NODES))
+        self.filters = nn.Parameter(torch.randn(5, FEATURES, WIDTH) / 5)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = self.adjacency / self.adjacency.sum(1, keepdim=True)
+        orders = [x, a @ x]
+        while len(orders) < 5:
+            orders.append(2 * a @ orders[-1] - orders[-2])
+        x = torch.relu((torch.stack(orders) @ self.filters).sum(0))
+        for layer in self.layers:
+            x = x + layer(torch.relu(torch.softmax(x @ x.T / WIDTH, -1) @ x))
+        return self.dec(x)
+
+
+def test_orders_of_a_polynomial_are_no_layers() -> None:
+    plan = planned(Polynomial(), X)
+    assert plan.depth == DEPTH
+    assert "width-only" not in codes(plan)
+
+
+class Seeds(nn.Module):
+    """Learned queries of four axes that attend to themselves before they meet data (AutoBots)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.seeds = nn.Parameter(torch.randn(5, 1, 2, WIDTH))
+        self.layers = nn.ModuleList(
+            nn.TransformerDecoderLayer(WIDTH, 4, 2 * WIDTH, 0.0) for _ in range(DEPTH)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)[:, None].repeat(1, 6, 1)
+        q = self.seeds.repeat(1, 3, 1, 1).view(5, 6, WIDTH)
+        for layer in self.layers:
+            q = layer(q, x)
+        return self.dec(q)
+
+
+def test_queries_that_attend_to_themselves_first_are_features() -> None:
+    plan = planned(Seeds(), X)
+    kinds = {str(plan.params[f"layers.{i}.self_attn.out_proj.weight"].kind) for i in range(DEPTH)}
+    assert kinds == {"width-to-width"}
+
+
+class Scaled(nn.Module):
+    """An encoder whose result is multiplied by sqrt(D), its bias included (metamorph)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.enc, self.dec = nn.Linear(FEATURES, width), nn.Linear(width, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(3, -1, FEATURES).transpose(0, 1)
+        x = (x @ self.enc.weight.T + self.enc.bias) * self.width**0.5
+        return self.dec(torch.relu(x))
+
+
+def test_a_constant_stands_in_front_of_a_weight_also_behind_its_bias() -> None:
+    small, large = (planned(Scaled(w), X, base=(WIDTH, 1)) for w in (WIDTH, 4 * WIDTH))
+    ratio = large.params["enc.weight"].lr_scale / small.params["enc.weight"].lr_scale
+    assert ratio == pytest.approx(0.5)  # 1/sqrt(4); without the constant 1

@@ -31,6 +31,7 @@ from gnn_mup import (
     make_base_shapes,
     plan_transfer,
 )
+from gnn_mup.base.initial import drawn_evenly
 from gnn_mup.base.laws import scale_at
 from gnn_mup.rules.table import Kind
 
@@ -251,6 +252,26 @@ def test_an_initialiser_is_recognised_by_its_number(name: str, where: str) -> No
     ratio, known = scale_at(shape, other, rms, math.prod(shape))
     assert known
     assert ratio == pytest.approx(drawn(INITIALISERS[name], other) / rms, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("fill", "power"),
+    [(INITIALISERS["torch's default"], -0.5), (lambda t: nn.init.normal_(t, std=0.1), 0.0)],
+)
+def test_numbers_that_are_alike_are_told_apart_by_the_shape_of_the_draw(
+    fill: Callable[[Tensor], Any], power: float
+) -> None:
+    """Of 32 inputs torch's default is 0.102."""
+    for seed in range(8):
+        torch.manual_seed(seed)
+        layer = nn.Linear(32, 32, bias=False)
+        with torch.no_grad():
+            fill(layer.weight)
+        rms = float(layer.weight.detach().square().mean().sqrt())
+        even = drawn_evenly(layer, {"weight": rms})["weight"]
+        ratio, known = scale_at((32, 32), (16, 16), rms, 1024, even=even)
+        assert known
+        assert ratio == pytest.approx(0.5**power)
 
 
 class Drawn(Residual):

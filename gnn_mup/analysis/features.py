@@ -73,7 +73,7 @@ class Features:
             if self.graph[here].param is not None and len(self.program.shape(here)) in (1, 2):
                 rows[here] = frozenset({here})
             elif self.pure(here):
-                beside |= self._tokens(step)
+                beside |= self._tokens(step) | self._added_to_themselves(step)
                 rows[here] = self._rows_kept(step, rows)
                 made[here] = frozenset().union(*(made.get(s, ()) for s in step.sources))
                 if step.kind is Kind.CONTRACT:
@@ -132,6 +132,26 @@ class Features:
         uses = [s for s in ahead if s.kind not in moved]
         layers = all(s.kind is Kind.CONTRACT and self.pure(s.index) for s in uses)
         return {step.only.node} if uses and layers else set()
+
+    def _added_to_themselves(self, step: Step) -> set[int]:
+        """Learned queries, of any shape, that what layers have made of them is added to before they
+        meet any data: ``q + attention(q, q)``."""
+        found: set[int] = set()
+        for source in step.sources if step.kind is Kind.SUM else ():
+            start = self.program[source]
+            while start.kind in (Kind.VIEW, Kind.PICK):
+                start = self.program[start.only.node]
+            own = self.graph[start.index]
+            for other in step.sources if own.param is not None else ():
+                way = self.graph.members(self.graph.between(own.index, other))
+                layers = [self.program[n.index] for n in way if n.index != own.index]
+                weights = {i for s in layers if s.kind is Kind.CONTRACT
+                           for i in s.sources[:2] if not self._made_of(own.index, i)}  # fmt: skip
+                found |= {own.index} if weights else set()
+        return found
+
+    def _made_of(self, leaf: int, index: int) -> bool:
+        return leaf == index or bool(self.graph[index].ancestors >> leaf & 1)
 
     def _copied(self, step: Step) -> bool:
         """Whether a single learned row, or a vector, becomes many rows."""

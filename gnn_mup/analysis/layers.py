@@ -51,15 +51,15 @@ def _after_the_first_of_two(reading: Reading, state: int) -> bool:
 def dense_joins(flow: Flow) -> set[int]:
     """``x = cat([x, conv(x)])``, layer after layer: every state is kept beside the next."""
     cats = [
-        (s.index, {flow.program.origin(source)[0] for source in s.sources})
+        (s.index, s.axis, {flow.program.origin(source)[0] for source in s.sources})
         for s in flow.program
         if s.kind is Kind.JOIN and not s.stacked and flow.weights[s.index]
         and flow.graph[s.index].floating
     ]  # fmt: skip
     found: set[int] = set()
-    for early, parts in cats:
-        for late, more in cats:
-            kept = late > early and (early in more or parts < more)
+    for early, axis, parts in cats:
+        for late, along, more in cats:
+            kept = late > early and axis == along and (early in more or parts < more)
             fresh = more - parts - {early}
             if kept and any(flow.learned(early, part) for part in fresh):
                 found |= {early, late}

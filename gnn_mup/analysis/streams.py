@@ -134,7 +134,9 @@ class Streams(Terms):
             apart = self._made_one_from_other(stream)
             found.verdict = Verdict.OVER_LAYERS if apart else Verdict.MERGE
         elif abs(found.coefficient - 1.0) > 1e-6 and not self._normed(found.root):
-            found.verdict = Verdict.SCALED
+            # Orders of a polynomial, which a layer's weights read afterwards, are no layers.
+            layers = any(self._transforms(early.root, x) for x in made)
+            found.verdict = Verdict.SCALED if layers else Verdict.NONE
         elif made:
             found.verdict, found.branches = Verdict.STEP, others
         elif others and all(self._of_next_layer(x, early) for x in others):

@@ -20,6 +20,11 @@ class Terms:
         way = self.graph.between(root, leaf.node)
         return bool(way & (self.flow.contractions | self.flow.mixing))
 
+    def _transforms(self, root: int, leaf: Leaf) -> bool:
+        """Made from an earlier sum through a weight on features, not through neighbours alone."""
+        way = self.graph.between(root, leaf.node)
+        return bool(way & self.flow.contractions & ~self.flow.mixing)
+
     def _adds(self, stream: Leaf, other: Leaf) -> bool:
         """Whether a summand brings in something new beside the stream: what is made from it without
         a weight or a neighbour (the mean that a norm takes off) does not."""

@@ -163,15 +163,22 @@ class Uses:
         return self.constants[weight] * self._constant_behind(step.index)
 
     def _constant_behind(self, index: int) -> float:
-        """The constant that a result is multiplied by before anything else is done with it."""
+        """The constant that a result is multiplied by before anything else is done with it but the
+        addition of a bias."""
         constant = 1.0
         while len(uses := self.program.uses[index]) == 1:
             operand = self.program.same(uses[0])
-            if operand is None:
+            if operand is not None:
+                constant *= operand.coefficient
+            elif not self._adds_bias(self.program[uses[0]], index):
                 break
-            constant *= operand.coefficient
             index = uses[0]
         return constant
+
+    def _adds_bias(self, step: Step, index: int) -> bool:
+        others = [o for o in step.operands if o.node != index]
+        plain = all(self.flow.pure(o.node) and not self.flow.is_summand(step, o) for o in others)
+        return step.kind is Kind.SUM and bool(others) and plain
 
     def _vectors(self, step: Step, weight: int) -> Iterator[Use]:
         axes = self.axes[weight]

@@ -19,6 +19,7 @@ from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
 from ..analysis.reading import Reading
 from ..base.computed import placed_through
+from ..base.initial import drawn_evenly
 from ..base.reference import Reference
 from ..base.shapes import BaseShapes, Matched
 from ..base.tuned import with_tuned
@@ -195,8 +196,9 @@ def _at_reference(
 ) -> tuple[BaseShapes, Mapping[str, Matched], list[Note]]:
     """Every tensor beside what it is at the reference size, and what that leaves open."""
     sizes, width = findings.known.sizes, findings.reading.width
+    scales = scales_of(model, placements)
     matched, doubts = reference.beside(
-        shapes_of(model), placements, scales_of(model, placements), (width, depth), sizes
+        shapes_of(model), placements, scales, (width, depth), sizes, drawn_evenly(model, scales)
     )
     heads = {n: sizes.head_at(n, p.head_dim, width, reference.width)
              for n, p in placements.items() if p.head_dim}  # fmt: skip

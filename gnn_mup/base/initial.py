@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -118,6 +118,19 @@ def initial_rms(model: nn.Module, unused: Collection[str] = ()) -> dict[str, flo
     bad = [name for name in bad if name not in idle]
     refuse("No initial scale", [f"{n}: it holds nan or inf. Initialise it first" for n in bad])
     return scales
+
+
+def drawn_evenly(model: nn.Module, scales: Mapping[str, float]) -> dict[str, bool]:
+    """Whether each parameter was drawn uniformly: no entry is then larger than ``sqrt(3)`` times
+    the RMS, where of normal draws some are 2.4 times as large. Nothing of tensors too small to
+    tell."""
+    limit = 1.9
+    return {
+        name: float(parameter.detach().abs().max()) < limit * scales[name]
+        for name, parameter in model.named_parameters()
+        if scales.get(name) and parameter.numel() >= _FEW
+        if parameter.layout is torch.strided and not parameter.is_meta
+    }
 
 
 def _homes(model: nn.Module) -> dict[int, _Home]:

@@ -81,11 +81,12 @@ class Reference:
         scales: Mapping[str, float],
         size: tuple[int, int],
         known: Sizes | None = None,
+        even: Mapping[str, bool] | None = None,
     ) -> tuple[dict[str, Matched], list[Note]]:
         """Every tensor beside what it is at the reference size, and what could not be told.
 
         ``scales`` are the initial RMS of a model of this ``size`` (width, depth); ``known`` is what
-        models of other sizes show.
+        models of other sizes show; ``even`` tells which tensors were drawn uniformly.
         """
         known = known or Sizes()
         matched, odd, strange = {}, [], []
@@ -98,7 +99,8 @@ class Reference:
             if told is None and not whole and placed[name].used:
                 odd.append(name)
             into = placed[name].fan_in_axes or (-1,)
-            ratio, familiar = scale_at(shape, base, scales[name], math.prod(shape), into)
+            drawn = (even or {}).get(name)
+            ratio, familiar = scale_at(shape, base, scales[name], math.prod(shape), into, drawn)
             if not familiar and base != shape and placed[name].fan_in_axes:
                 strange.append(name)
             dims = tuple(Dim(growing.get(axis), n) for axis, n in enumerate(shape))

@@ -139,8 +139,8 @@ def _segment(seen: Seen) -> Step:
     return seen.step(Kind.SCATTER, operands, how, axis=0)
 
 
-@op("index_put _index_put_impl index_copy copy slice_scatter select_scatter masked_scatter "
-    "masked_fill index_fill _unsafe_index_put")  # fmt: skip
+@op("index_put _index_put_impl index_copy copy slice_scatter select_scatter "
+    "diagonal_scatter masked_scatter masked_fill index_fill _unsafe_index_put")  # fmt: skip
 def _write(seen: Seen) -> Step:
     """``base[index] = rows``; a write through a view is recorded as (base, written part)."""
     tensors = [i for i in seen.tensors() if seen.graph[i].floating]
