@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GINConv, MessagePassing
+from torch_geometric.nn import GATv2Conv, GINConv, MessagePassing
 
 from gnn_mup import Plan, plan_transfer
 
@@ -618,3 +618,96 @@ def test_a_constant_stands_in_front_of_a_weight_also_behind_its_bias() -> None:
     small, large = (planned(Scaled(w), X, base=(WIDTH, 1)) for w in (WIDTH, 4 * WIDTH))
     ratio = large.params["enc.weight"].lr_scale / small.params["enc.weight"].lr_scale
     assert ratio == pytest.approx(0.5)  # 1/sqrt(4); without the constant 1
+
+
+# -- numbers, connections and matrices by grade ----------------------------------------------------
+
+
+class Phases(nn.Module):
+    """Features as phases of complex numbers (power grids)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = 0.5j + torch.exp(1j * self.enc(x)) / 2j
+        pairs = torch.view_as_real(turned * turned.conj())
+        halves = torch.view_as_complex(pairs.flatten(-2).unflatten(-1, (-1, 2))).real
+        return self.dec(halves)
+
+
+def test_complex_constants_have_a_size() -> None:
+    plan = planned(Phases(), X)
+    kinds = [str(plan.params[f"{name}.weight"].kind) for name in ("enc", "dec")]
+    assert kinds == ["data-in", "width-out"]
+    assert plan.width == WIDTH
+
+
+class SentFirst(nn.Module):
+    """Messages that are summed, and layers without connections that begin there (InforMARL)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Sent()
+        self.convs = nn.ModuleList(GATv2Conv(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.first(x, edges)
+        for conv in self.convs:
+            x = torch.relu(conv(x, edges))
+        return self.dec(x)
+
+
+class Sent(MessagePassing):
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.lin = nn.Linear(FEATURES, WIDTH)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return self.propagate(edges, x=x)
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return self.lin(x_j)
+
+
+def test_a_connection_may_begin_where_gamma_stands() -> None:
+    """The replay that surgery is compared with divides what the connection hands on, too."""
+    plan = planned(SentFirst(), X, EDGES, audit=True)
+    assert plan.inserted
+    assert plan.gamma > 1.0
+    assert plan.audit is not None
+    assert not any("not compared" in remark for remark in plan.audit.remarks)
+
+
+class Grades(nn.Module):
+    """Matrices for each grade, picked for each component, along the last axis; biases in a new
+    tensor; channels stand before components (Clifford group networks)."""
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__()
+        self.register_buffer("grades", torch.tensor([0, 1, 1, 1]), persistent=False)
+        shapes = [(WIDTH, 2), *[(WIDTH, WIDTH)] * 2 * depth, (1, WIDTH)]
+        self.weights = nn.ParameterList(torch.randn(*shape, 2) / 5 for shape in shapes)
+        self.biases = nn.ParameterList(torch.zeros(1, shape[0], 1) for shape in shapes)
+
+    def linear(self, number: int, x: Tensor) -> Tensor:
+        weight = self.weights[number].index_select(-1, self.grades)
+        bias = torch.zeros(1, weight.shape[0], 4)
+        bias[..., :1] = self.biases[number]
+        return torch.einsum("nmi,omi->noi", x, weight) + bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(0, x)
+        for layer in range(1, len(self.weights) - 1, 2):
+            x = x + self.linear(layer + 1, torch.tanh(self.linear(layer, x)))
+        return self.linear(len(self.weights) - 1, x)
+
+
+def test_channels_before_components_are_a_width() -> None:
+    plan = planned(Grades(), torch.randn(NODES, 2, 4))
+    assert (plan.width, plan.depth, plan.messages) == (WIDTH, DEPTH, ())
+    kinds = {str(plan.params[f"weights.{i}"].kind) for i in range(1, 2 * DEPTH + 1)}
+    assert kinds == {"width-to-width"}
+    assert "width-only" not in codes(plan)

@@ -59,13 +59,14 @@ class Channels:
         if step.kind is Kind.CONTRACT:  # neighbours' rows keep their features
             for operand in reversed(step.operands[:2]):
                 learned = self.flow.weights[operand.node] and self.flow.data[operand.node]
+                learned = learned and not self.flow.weight_like(operand.node)
                 features = learned and not self._has_none(operand.node)
                 if features and (target := self._lands(operand)) is not None:
                     return target
             for number, operand in enumerate(step.operands[:2]):  # what a weight makes
                 others = set(step.operands[1 - number].axes)
                 own = [t for t in operand.axes if t is not None and t not in others]
-                if own and self.flow.pure(operand.node):
+                if own and self.flow.weight_like(operand.node):
                     rows = self.flow.between_rows(step, number)  # a learned adjacency
                     kept_there = self._lands(step.operands[1 - number]) if rows else None
                     return own[-1] if kept_there is None else kept_there

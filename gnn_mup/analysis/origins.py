@@ -185,7 +185,7 @@ class Origins(Dims):
         """Classes of axes of buffers, globals and new tensors."""
         brought = [s for s, p in self._leaves if p is None and not self.flow.data[s.index]]
         new = [*brought, *(s for s in self.program if s.kind is Kind.MADE)]
-        learned = self._learned
+        learned = self._learned | self.atoms.classes(self._own_axes[False])
         found = self.atoms.classes(dim for s in new for dim in self.of[s.index]) - learned
         for made, sources in self.links:
             found |= made - learned if sources and sources <= found else set()

@@ -71,9 +71,10 @@ class Rows(Features):
     def _resizes_last(self, step: Step, weight: int, slot: tuple[int, int]) -> bool:
         """Whether a weight makes of the last axis one of another size: a layer, no adjacency."""
         before, after = self.program.shape(slot[0]), self.program.shape(step.index)
-        own = {t for t in step.operands[weight].axes if t is not None}
+        others = {None, *step.operands[1 - weight].axes}
+        own = [t for t in step.operands[weight].axes if t is not None and t not in others]
         last = slot[1] == len(before) - 1
-        return last and len(own) == 1 and after[own.pop()] != before[-1]
+        return last and len(own) == 1 and after[own[0]] != before[-1]
 
     def _sums_features(self, step: Step) -> bool:
         """Whether a product sums over an axis that is one of features on both sides, or of learned

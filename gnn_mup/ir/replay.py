@@ -16,8 +16,10 @@ from .expand import COMPOUND
 from .graph import Graph
 from .recorder import Recorder
 
+CALLER, CONNECTION = -1, -2
 Pair = tuple[int, int]
-"""An operation that takes a value up (-1: the caller of the model), and the value: both nodes."""
+"""An operation that takes a value up (or the caller of the model, or a connection that is put in
+and begins there), and the value: both nodes."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         if not self.paused and isinstance(result, Tensor) and self.starts:
             index = self.node_of(result)
             if index in self.starts:
-                self.kept[index] = self.value(result, index, ())
+                self.kept[index] = self.value(result, index, (CONNECTION,))
         return result
 
     def _consumers(self, name: str) -> tuple[int, ...]:
@@ -114,4 +116,4 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         return next((t for t in self._alive if self.leaves.get(id(t)) == index), None)
 
 
-__all__ = ["Interventions", "Pair", "Replay"]
+__all__ = ["CALLER", "CONNECTION", "Interventions", "Pair", "Replay"]

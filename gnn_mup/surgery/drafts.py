@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from ..errors import SurgeryError
 from ..ir.graph import Graph, Position, Site
 from ..ir.program import Kind, Program
-from ..ir.replay import Interventions, Pair
+from ..ir.replay import CALLER, CONNECTION, Interventions, Pair
 from ..ir.source import expression_at
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
@@ -183,7 +183,8 @@ class Drafts:
                 start, scale = skips[found.node]
                 skips[found.node] = (start, scale * gamma)
                 continue
-            for pair in readers(graph, found.node) if gamma is not None else ():
+            taken = [*readers(graph, found.node), (CONNECTION, found.node)]
+            for pair in taken if gamma is not None else ():
                 factors[pair] = factors.get(pair, 1.0) * (gamma or 1.0)
         return Interventions(graph, factors, skips)
 
@@ -276,8 +277,8 @@ def _known(
 
 
 def readers(graph: Graph, index: int) -> list[Pair]:
-    """Whoever takes a value up, as a replay sees it; -1 where the model returns it."""
-    return [(child.index, index) for child in graph.live_children(index)] or [(-1, index)]
+    """Whoever takes a value up, as a replay sees it."""
+    return [(child.index, index) for child in graph.live_children(index)] or [(CALLER, index)]
 
 
 def rows_added(program: Program, index: int) -> int | None:

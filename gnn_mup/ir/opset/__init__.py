@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..graph import Graph
 from ..program import Kind, Program, Step
 from . import elementwise, products, rows, shapes
-from .seen import HANDLERS, Seen, op
+from .seen import HANDLERS, Handler, Seen, op
 
 MODULES = (shapes, rows, products, elementwise)
 """The modules whose import has registered the handlers."""
@@ -25,11 +25,21 @@ def read(graph: Graph) -> Program:
     for node in graph:
         seen = Seen(graph, node)
         handler = HANDLERS.get(seen.name) or HANDLERS.get(node.op)
-        if handler is None:
+        step = None if handler is None else _step(handler, seen)
+        if step is None:
             unknown[node.index] = node.op
-            handler = _opaque
-        steps.append(handler(seen))
+            step = _opaque(seen)
+        steps.append(step)
     return Program(graph, steps, unknown)
+
+
+def _step(handler: Handler, seen: Seen) -> Step | None:
+    """The step of a handler; None for an operation with arguments that it does not expect, which
+    is then as unknown as one without a handler."""
+    try:
+        return handler(seen)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return None
 
 
 def is_known(name: str) -> bool:

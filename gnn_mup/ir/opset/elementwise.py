@@ -13,6 +13,9 @@ from .seen import Seen, op
 
 
 def _number(value: Any) -> float | None:
+    """A number as a coefficient; of a complex one the size."""
+    if isinstance(value, complex):
+        return abs(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
@@ -62,8 +65,8 @@ def _add(seen: Seen) -> Step:
     number = _number(second)
     if number is not None:
         return seen.step(Kind.SUM, [seen.same(first.node)], constant=sign * number)
-    if _number(first) is not None:
-        return seen.step(Kind.SUM, [seen.same(second.node, sign)], constant=float(first))
+    if (number := _number(first)) is not None:
+        return seen.step(Kind.SUM, [seen.same(second.node, sign)], constant=number)
     return seen.step(Kind.SUM, [seen.same(first.node), seen.same(second.node, sign)])
 
 
@@ -87,6 +90,11 @@ def _where(seen: Seen) -> Step:
 @op("maximum minimum fmax fmin logaddexp logaddexp2 hypot atan2 fmod copysign cross linalg_cross")
 def either(seen: Seen) -> Step:
     return seen.step(Kind.POINTWISE, [seen.same(t) for t in seen.tensors()], How.EXTREME)
+
+
+@op("complex polar")
+def _pair(seen: Seen) -> Step:
+    return seen.step(Kind.POINTWISE, [seen.same(t) for t in seen.tensors()])
 
 
 @op("_cdist_forward")
@@ -133,7 +141,7 @@ _pointwise("""
     logical_not logical_and logical_or bitwise_not bitwise_and bitwise_or bitwise_xor acosh asinh
     atanh acos asin atan sinh cosh tan sgn digamma lgamma frac exp2 erfinv sinc xlogy heaviside
     linalg_inv_ex linalg_matrix_exp cholesky_inverse
-    angle complex polar logcumsumexp cummin logical_xor signbit _fft_r2c _fft_c2c _fft_c2r
+    angle logcumsumexp cummin logical_xor signbit _fft_r2c _fft_c2c _fft_c2r
 """, How.PLAIN)  # fmt: skip
 
 

@@ -29,10 +29,7 @@ def _made(seen: Seen) -> Step:
 # -- views -----------------------------------------------------------------------------------------
 
 
-@op("""
-    view _unsafe_view reshape flatten _reshape_alias view_as squeeze unsqueeze view_as_real
-    view_as_complex
-""")
+@op("view _unsafe_view reshape flatten _reshape_alias view_as squeeze unsqueeze")
 def _reshape(seen: Seen) -> Step:
     source = seen.tensors()[0]
     if seen.graph[source].shape == seen.shape:
@@ -50,6 +47,12 @@ def _alias(seen: Seen) -> Step:
     if seen.graph[source].shape != seen.shape:
         return seen.step(Kind.VIEW, [seen.nowhere(source)], How.RESHAPE)
     return seen.step(Kind.VIEW, [seen.same(source)])
+
+
+@op("view_as_real view_as_complex")
+def _complex(seen: Seen) -> Step:
+    """Complex numbers as pairs in a last axis, and back."""
+    return seen.step(Kind.VIEW, [seen.whole(seen.tensors()[0])])
 
 
 @op("expand expand_as broadcast_to")
