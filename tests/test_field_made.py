@@ -711,3 +711,75 @@ def test_channels_before_components_are_a_width() -> None:
     kinds = {str(plan.params[f"weights.{i}"].kind) for i in range(1, 2 * DEPTH + 1)}
     assert kinds == {"width-to-width"}
     assert "width-only" not in codes(plan)
+
+
+# -- what is drawn on the way, and layers before the stream ----------------------------------------
+
+
+class Latent(nn.Module):
+    """Rows that are drawn with a learned mean and spread, before they meet any data (SetVAE)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.spread = (nn.Parameter(torch.randn(5, 4)) for _ in range(2))
+        self.logits = nn.Parameter(torch.zeros(5))
+        self.enc, self.out = nn.Linear(FEATURES, WIDTH), nn.Linear(4, WIDTH)
+        self.query, self.dec = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.logits.view(1, 1, 5).repeat(2, 9, 1)
+        kind = torch.nn.functional.gumbel_softmax(logits, hard=True)
+        mean, spread = ((kind[..., None] * p).sum(2) for p in (self.mean, self.spread))
+        seeds = self.query(self.out(mean + spread * torch.randn(2, 9, 4)))
+        keys = self.enc(x)
+        return self.dec(torch.softmax(seeds @ keys.T / WIDTH, -1) @ keys)
+
+
+def test_rows_that_are_drawn_are_data() -> None:
+    plan = planned(Latent(), X)
+    kinds = [str(plan.params[f"{name}.weight"].kind) for name in ("out", "query")]
+    assert kinds == ["data-in", "width-to-width"]
+
+
+class NoisyWeights(nn.Module):
+    """Noise on a weight has the weight's own shape: it stays one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.mean = nn.Parameter(torch.randn(WIDTH, WIDTH) / 5)
+        self.spread = nn.Parameter(torch.rand(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.mean + self.spread * torch.randn_like(self.mean)
+        return self.dec(torch.relu(self.enc(x) @ weight))
+
+
+def test_noise_on_a_weight_leaves_it_a_weight() -> None:
+    assert planned(NoisyWeights(), X).params["mean"].kind == "width-to-width"
+
+
+class PlainBefore(nn.Module):
+    """Layers in a row that make an encoding, before a residual stream (SPE, 3DMolMS)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.plain = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.convs = nn.ModuleList(GINConv(nn.Linear(WIDTH, WIDTH)) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.plain:
+            x = torch.relu(torch.zeros_like(x).index_add(0, edges[1], lin(x)[edges[0]]))
+        for conv in self.convs:
+            x = x + torch.relu(conv(x, edges))
+        return self.dec(x)
+
+
+def test_layers_in_a_row_beside_a_stream_are_said_to_be_that() -> None:
+    plan = planned(PlainBefore(), X, EDGES)
+    assert plan.depth == DEPTH
+    assert "layers-in-a-row" in codes(plan)
+    assert "width-only" not in codes(plan)
+    assert "the number of plain.{0..2}.weight does not transfer" in texts(plan)

@@ -257,21 +257,23 @@ def unknown_operations(reading: Reading) -> Iterator[Note]:
         if features and live and not told:
             blind.setdefault(operation, []).append(reading.graph[index])
     for operation, nodes in blind.items():
-        names = dict.fromkeys(name for node in nodes for name in _layers_round(reading, node.index))
+        round_it = dict.fromkeys(n for node in nodes for n in _layers_round(reading, node.index))
         yield from at_their_lines(
             Code.UNKNOWN_OPERATION,
             nodes,
             f"{operation} is not known to the trace: which axes of its result hold features was "
             "not seen, nor whether it sums over neighbours (it has no gamma). Look at the layers "
-            f"before and behind it ({', '.join(fold_names(names)) or 'none has weights'}), and say "
-            "what is wrong with roles={...}",
+            f"before and behind it ({', '.join(fold_names(round_it)) or 'none has weights'}), and "
+            "say what is wrong with roles={...}",
         )
 
 
 def _layers_round(reading: Reading, index: int) -> Iterator[str]:
     """The weights that make what goes into a step, and those that read what comes out of it."""
     program, layers = reading.program, reading.flow.contractions
-    before = reached(program[index].sources, lambda i: [] if layers >> i & 1 else program[i].sources)
+    before = reached(
+        program[index].sources, lambda i: [] if layers >> i & 1 else program[i].sources
+    )
     behind = program.ahead(index, lambda step: not layers >> step.index & 1)
     for here in (*before, *(step.index for step in behind)):
         yield from (use.param for use in reading.uses.at.get(here, ()) if use.how == "matrix")

@@ -5,6 +5,7 @@ Sets of values are ints used as bit masks, as in `ir.graph`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from functools import cached_property
 
@@ -46,6 +47,23 @@ class Features:
             if step.kind is Kind.CONTRACT and not self.data[here] and self.weights[here]:
                 both = [self.weights[p] for p in step.sources[:2]]
                 self.data[here] = not all(both) and not self._combines(step)
+            self.data[here] |= self.weights[here] and self._sampled(step)
+
+    def _sampled(self, step: Step) -> bool:
+        """Rows that are drawn on the way, ``mean + spread * noise``: there are more of them than
+        learned numbers. (Noise on a weight has the weight's own shape.)"""
+        if step.kind not in (Kind.PRODUCT, Kind.SUM) or not any(map(self._is_noise, step.sources)):
+            return False
+        learned = self.graph.members(self.graph[step.index].ancestors)
+        most = max(math.prod(n.shape) for n in learned if n.param is not None)
+        return most < math.prod(self.program.shape(step.index))
+
+    def _is_noise(self, index: int) -> bool:
+        """Made of random numbers alone, each by itself."""
+        step = self.program[index]
+        while step.kind in (Kind.VIEW, Kind.POINTWISE, Kind.PRODUCT) and len(step.sources) == 1:
+            step = self.program[step.sources[0]]
+        return step.kind is Kind.MADE and step.how is How.NOISE
 
     def _combines(self, step: Step) -> bool:
         """Whether given numbers put matrices together from a stack of learned ones: (out, in,

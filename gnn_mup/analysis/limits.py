@@ -36,6 +36,7 @@ def width_only(
     """Why a model transfers in width only; nothing where its depth transfers too."""
     streams = reading.streams
     found: list[str] = []
+    row: list[Note] = []
     if not streams.steps and not reading.spans:
         shown = {branch.what.split(" (")[0] for branch in branches}
         found = [text for verdict, text in _REASONS.items() if verdict.value in shown]
@@ -49,13 +50,13 @@ def width_only(
             found = [f"transfers in width only: {why}"]
     elif residual != "off":
         found = [f"transfers in width only: {why}" for why in _in_spite_of_branches(reading)]
-        found = found or _in_a_row(reading)
+        row = [] if found else _in_a_row(reading)
     if reads_layers_one_by_one(reading.flow):
         found.append(
             "transfers in width only: a recurrent layer reads the states of all layers one by one "
             "(jumping knowledge by LSTM), and has no depth limit"
         )
-    return [Note(Code.WIDTH_ONLY, text) for text in found]
+    return [*row, *(Note(Code.WIDTH_ONLY, text) for text in found)]
 
 
 def _in_spite_of_branches(reading: Reading) -> list[str]:
@@ -131,18 +132,24 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
     return [*made, *changing[:1], *again, *scaled, *gates, *stages, *broken[:1], *between]
 
 
-def _in_a_row(reading: Reading) -> list[str]:
+def _in_a_row(reading: Reading) -> list[Note]:
     """Layers outside the residual branches whose number does not transfer, while the depth of the
     branches does, if there is more than one of these."""
     names = fold_names(on_the_trunk(reading))[:1]
     if reading.depth == 1:
-        start, beside = "transfers in width only: the layers {} follow", ""
+        code, start, beside = Code.WIDTH_ONLY, "transfers in width only: the layers {} follow", ""
     else:
-        start = "the number of {} does not transfer: these layers follow"
+        code, start = (
+            Code.LAYERS_IN_A_ROW,
+            "the number of {} does not transfer: these layers follow",
+        )
         beside = ", beside residual branches whose number does"
     return [
-        f"{start.format(name)} one another with no identity round them{beside}. Keep their number, "
-        "or write x = x + layer(x)"
+        Note(
+            code,
+            f"{start.format(name)} one another with no identity round them{beside}. Keep their "
+            "number, or write x = x + layer(x)",
+        )
         for name in names
     ]
 

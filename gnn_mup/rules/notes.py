@@ -28,6 +28,7 @@ class Code(StrEnum):
     INNER_SIZES = "inner-sizes"
     INPUTS_NOT_UNIT = "inputs-not-unit"
     INSERTED = "inserted"
+    LAYERS_IN_A_ROW = "layers-in-a-row"
     LEFT_OUT = "left-out"
     LOOKS_TRAINED = "looks-trained"
     LOST_OUTPUT = "lost-output"

@@ -18,12 +18,16 @@ def _leaf(seen: Seen) -> Step:
 
 @op("""
     new_zeros new_ones new_empty new_full new_empty_strided zeros_like ones_like empty_like
-    full_like rand_like randn_like randint_like bernoulli normal uniform zero fill random
-    exponential zeros ones empty full arange rand randn randint eye linspace
-    scalar_tensor empty_strided randperm logspace
+    full_like randint_like bernoulli zero fill random zeros ones empty full arange randint eye
+    linspace scalar_tensor empty_strided randperm logspace
 """)
 def _made(seen: Seen) -> Step:
     return seen.step(Kind.MADE, [])
+
+
+@op("rand randn rand_like randn_like normal uniform exponential")
+def _drawn(seen: Seen) -> Step:
+    return seen.step(Kind.MADE, [], How.NOISE)
 
 
 # -- views -----------------------------------------------------------------------------------------
