@@ -781,3 +781,26 @@ def test_layers_in_a_row_beside_a_stream_are_said_to_be_that() -> None:
     assert "layers-in-a-row" in codes(plan)
     assert "width-only" not in codes(plan)
     assert "the number of plain.{0..2}.weight does not transfer" in texts(plan)
+
+
+class Positions(nn.Module):
+    """Sines and cosines of positions, put together anew and added to the stream (GAOT)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        angles = torch.arange(NODES)[:, None] / torch.arange(1, WIDTH // 4 + 1)
+        half = torch.cat([angles.sin(), angles.cos()], 1)
+        x = self.enc(x) + torch.cat([half, half], 1)
+        for layer in self.layers:
+            x = x + layer(torch.relu(x))
+        return self.dec(x)
+
+
+def test_positions_put_together_of_parts_leave_the_width_a_width() -> None:
+    plan = planned(Positions(), X)
+    assert plan.width == WIDTH
+    assert {str(plan.params[f"layers.{i}.weight"].kind) for i in range(DEPTH)} == {"width-to-width"}

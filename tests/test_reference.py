@@ -256,7 +256,12 @@ def test_an_initialiser_is_recognised_by_its_number(name: str, where: str) -> No
 
 @pytest.mark.parametrize(
     ("fill", "power"),
-    [(INITIALISERS["torch's default"], -0.5), (lambda t: nn.init.normal_(t, std=0.1), 0.0)],
+    [
+        (INITIALISERS["torch's default"], -0.5),
+        (lambda t: nn.init.normal_(t, std=0.1), 0.0),
+        (lambda t: nn.init.uniform_(t, -0.1, 0.1), 0.0),
+        (lambda t: nn.init.uniform_(t, -(3**0.5), 3**0.5), 0.0),
+    ],
 )
 def test_numbers_that_are_alike_are_told_apart_by_the_shape_of_the_draw(
     fill: Callable[[Tensor], Any], power: float
@@ -272,6 +277,15 @@ def test_numbers_that_are_alike_are_told_apart_by_the_shape_of_the_draw(
         ratio, known = scale_at((32, 32), (16, 16), rms, 1024, even=even)
         assert known
         assert ratio == pytest.approx(0.5**power)
+
+
+def test_a_table_of_a_scale_that_nobody_knows_keeps_it() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(40, 64), nn.Linear(64, 3))
+    with torch.no_grad():
+        model[0].weight.mul_(0.37)
+    found = plan_transfer(model, torch.arange(40), base=(16, 1)).params["0.weight"]
+    assert found.init_after == pytest.approx(found.init_before)
 
 
 class Drawn(Residual):

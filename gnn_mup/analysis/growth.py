@@ -230,9 +230,13 @@ class Growth(Origins):
         for atom, source in self.made_of.items():
             for root in atoms.expand((atom,)):
                 sources.setdefault(root, []).extend(atoms.expand(source))
+        # What a layer makes grows, also where positions, put together anew, are added to it.
+        tables = {
+            r for r, made in sources.items() if r in self._learned and self._only_made >= {*made}
+        }
         for _ in range(4):  # joins of parts of joins
             for root, made in sources.items():
-                if root in fixed:
+                if root in fixed or root in tables:
                     continue
                 if any(a in self.growing for a in made):
                     self.growing.add(root)

@@ -66,10 +66,9 @@ def _laws(
         yield (2.0 / here) ** 0.5, (2.0 / there) ** 0.5, _GLOROT_GAINS
     for axis in axes[1:]:
         yield shape[axis] ** -0.5, other[axis] ** -0.5, gains
-    if not even:
-        yield 1.0, 1.0, _CONSTANTS
-    if even is not False:
+    if even:
         yield 3.0**-0.5, 3.0**-0.5, _CONSTANTS
+    yield 1.0, 1.0, _CONSTANTS
 
 
 __all__ = ["scale_at"]

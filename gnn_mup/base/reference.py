@@ -98,7 +98,7 @@ class Reference:
             whole = all(n.is_integer() for n in base) or placed[name].kind is Kind.MIXED
             if told is None and not whole and placed[name].used:
                 odd.append(name)
-            into = placed[name].fan_in_axes or (-1,)
+            into = placed[name].fan_in_axes  # none of a table: its draw depends on no size
             drawn = (even or {}).get(name)
             ratio, familiar = scale_at(shape, base, scales[name], math.prod(shape), into, drawn)
             if not familiar and base != shape and placed[name].fan_in_axes:
