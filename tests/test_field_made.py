@@ -804,3 +804,35 @@ def test_positions_put_together_of_parts_leave_the_width_a_width() -> None:
     plan = planned(Positions(), X)
     assert plan.width == WIDTH
     assert {str(plan.params[f"layers.{i}.weight"].kind) for i in range(DEPTH)} == {"width-to-width"}
+
+
+# -- sizes that one model does not show ------------------------------------------------------------
+
+
+class HeadsRead(nn.Module):
+    """Attention by distances, whose heads a layer reads by themselves (En-transformer), and a head
+    that reads a size of its own beside the width (colagnn)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.side = nn.Linear(FEATURES, WIDTH), nn.Linear(FEATURES, 11)
+        self.queries, self.keys = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.gate, self.inner = nn.Linear(4, 4), nn.Linear(11, 11)
+        self.dec = nn.Linear(WIDTH + 11, OUT)
+
+    def forward(self, raw: Tensor) -> Tensor:
+        x = self.enc(raw)
+        q, k = (f(x).view(NODES, 4, -1) for f in (self.queries, self.keys))
+        far = (q[:, None] - k[None]).square().sum(-1)  # nodes, nodes, heads
+        near = torch.softmax(-self.gate(far) / WIDTH, 1).mean(-1)
+        side = torch.tanh(self.inner(torch.tanh(self.side(raw))))
+        return self.dec(torch.cat([near @ x, side], -1))
+
+
+def test_what_reads_heads_or_sizes_in_doubt_is_named() -> None:
+    told = texts(planned(HeadsRead(), X))
+    lines = {code: [t for t in told.splitlines() if t.startswith(f"[{code}]")]
+             for code in ("inner-sizes", "unknown-growth")}  # fmt: skip
+    assert any("gate.weight" in line for line in lines["inner-sizes"])
+    assert any("11 (side.weight" in line and "dec.weight" in line
+               for line in lines["unknown-growth"])  # fmt: skip

@@ -67,10 +67,10 @@ def several_widths(reading: Reading) -> Iterator[Note]:
 
 
 def _with_axis(reading: Reading, atom: int) -> list[str]:
-    """The weights that have a class among their axes, or one that grows with it alone: what it is
-    put together to with what is fixed, or in doubt as well."""
+    """The weights that have a class among their axes, or what it is put together to: of a layer
+    that reads it beside the width a part of the inputs is in doubt."""
     dims = reading.dims
-    axes = dims.along(atom, dims.growing - reading.doubts.keys())
+    axes = dims.along(atom, set())
     live = reading.graph.live
     uses = (u for u in reading.uses.found if u.how != "vector" and live >> u.node & 1)
     return [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]

@@ -321,11 +321,13 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
             if len(classes) == 1:
                 branch = inside.get(classes[0], True) and reading.in_branch(use.node)
                 inside[classes[0]] = branch
-    own = {a for a in inside if dims.is_own(a) and dims.atoms.size[a] != reading.width}
+    # Heads, or their dimension, that some layer reads by themselves: one of the two grows.
+    split = dims.growing & dims.split_widths
+    own = {a for a in inside if a in split or dims.is_own(a)}
     for atom in [a for a in inside if a in own and a not in reading.doubts]:
         size = dims.atoms.size[atom]
         usual = inside[atom] and reading.width <= size <= FEED_FORWARD * reading.width
-        if not usual and atom not in dims.split_widths:
+        if not usual and size != reading.width:
             axes = dims.along(atom, set())
             names = [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
             sizes.setdefault(size, []).extend(names)

@@ -330,7 +330,7 @@ def _commonest(sizes: Counter[int]) -> int:
     parts of (heads, gates, feed-forward layers), of these the commonest, the largest."""
 
     def fits(size: int) -> tuple[int, int]:
-        usual = [o for o in sizes if o / size in (0.25, 0.5, 1, 2, 3, 4, 6, 8)]
+        usual = [o for o in sizes if max(o, size) / min(o, size) in (1, 2, 3, 4, 6, 8)]
         return sum(sizes[other] for other in usual), len(usual)
 
     half = sizes.total() / 2
