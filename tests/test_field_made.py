@@ -836,3 +836,75 @@ def test_what_reads_heads_or_sizes_in_doubt_is_named() -> None:
     assert any("gate.weight" in line for line in lines["inner-sizes"])
     assert any("11 (side.weight" in line and "dec.weight" in line
                for line in lines["unknown-growth"])  # fmt: skip
+
+
+# -- sums that are divided, outputs that go round, logits without a divisor ------------------------
+
+
+class WithoutSoftmax(nn.Module):
+    """Attention divided by the number of points, or not at all (Galerkin transformers)."""
+
+    def __init__(self, divided: bool) -> None:
+        super().__init__()
+        self.divided = divided
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            q, k, v = layer(x).chunk(3, -1)
+            scores = q @ k.transpose(-2, -1) / WIDTH**0.5
+            x = x + (scores / scores.size(-1) if self.divided else scores) @ v
+        return self.dec(x)
+
+
+def test_attention_divided_by_the_number_of_rows_is_an_average() -> None:
+    assert planned(WithoutSoftmax(divided=True), X).gamma == 1.0
+    assert not all(m.normalised for m in planned(WithoutSoftmax(divided=False), X).messages)
+
+
+class RoundTrip(nn.Module):
+    """Latent features, what is decoded of them, and what the encoder makes of that again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc = nn.Parameter(torch.randn(FEATURES, WIDTH) / 3)
+        self.dec = nn.Parameter(torch.randn(WIDTH, FEATURES) / 5)
+        self.omega, self.u = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, 1, bias=False)
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        a, b = adjacency @ (x @ self.enc), adjacency.T @ (x @ self.enc)
+        both = torch.stack([a, b], 1)
+        weights = torch.softmax(self.u(torch.tanh(self.omega(both))), 1)
+        latent = (weights * both).sum(1)
+        again = adjacency @ (latent @ self.dec)
+        return latent, again, adjacency @ (again @ self.enc)
+
+
+def test_features_that_an_encoder_makes_again_are_no_output_size() -> None:
+    adjacency = torch.softmax(torch.randn(NODES, NODES), 1)
+    plan = planned(RoundTrip(), X, adjacency)
+    kinds = [str(plan.params[name].kind) for name in ("enc", "dec", "omega.weight")]
+    assert kinds == ["data-in", "width-out", "width-to-width"]
+
+
+class SummedLogits(nn.Module):
+    """Logits that are sums of neighbours' features, which nothing divides (WiKG)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.keys = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        near = self.keys(x)[edges[0].view(10, 5)]
+        logits = torch.einsum("nkl,nkm->nk", near, torch.tanh(near + 1.0))
+        return self.dec((torch.softmax(logits, 1)[..., None] * near).sum(1))
+
+
+def test_logits_that_are_sums_of_features_are_said() -> None:
+    assert "[undivided-attention] keys.weight: 24 outputs" in texts(
+        planned(SummedLogits(), X, EDGES)
+    )

@@ -60,19 +60,34 @@ def summed_features(reading: Reading) -> Iterator[Note]:
         made = program[step.only.node]
         both = made.kind is Kind.PRODUCT and len(made.operands) == 2
         parts = [o.node for o in made.operands if step.axis in o.axes] if both else [made.index]
-        origin = program.origin(parts[0])[0] if len(parts) == 1 else -1
+        origin = _maker(reading, parts[0]) if len(parts) == 1 else -1
         makers = [u.param for u in reading.uses.at.get(origin, ()) if u.how == "matrix"]
         grows = makers and reading.reads_width(origin) and dims.grows(
             dims.of[step.only.node][step.axis])  # fmt: skip
         if grows and not flow.contractions >> step.index & 1 and not _scaled(
                 reading, step.index, ()):  # fmt: skip
             size = program.shape(step.only.node)[step.axis]
+            logits = softened(flow, step.index)
             yield Note(
-                Code.SUMMED_FEATURES,
-                f"{', '.join(fold_names(makers))}: {size} outputs are summed up, and nothing "
-                "divides the sum: it grows with the width, and with it what a step does. Divide it "
-                f"by {size}",
+                Code.UNDIVIDED_ATTENTION if logits else Code.SUMMED_FEATURES,
+                f"{', '.join(fold_names(makers))}: {size} outputs are summed up"
+                f"{' to logits of attention' if logits else ''}, and nothing divides the sum: it "
+                f"grows with the width, and with it what a step does. Divide it by {size}",
             )
+
+
+def _maker(reading: Reading, index: int) -> int:
+    """The layer that made a value, whatever rows were chosen of it and whatever its activation."""
+    program = reading.program
+    through = (Kind.VIEW, Kind.PICK, Kind.ROWS, Kind.POINTWISE)
+    while not reading.flow.contractions >> index & 1:
+        step = program[index]
+        if program.same(index) is None and step.kind not in through:
+            break
+        if step.how is How.SOFTMAX or not step.sources:
+            break
+        index = step.sources[0]
+    return index
 
 
 def tied_tables(reading: Reading) -> Iterator[Note]:

@@ -6,6 +6,7 @@ count, or where the sum is divided by one afterwards. Pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set as AbstractSet
 
 from ..ir.graph import Aggregation
@@ -39,7 +40,7 @@ def divided(flow: Flow, step: Step) -> bool:
     """Whether a sum of rows is an average of some sort."""
     if step.how in (How.MEAN, How.EXTREME, How.ATTENTION):
         return True
-    if step.kind is Kind.REDUCE and _by_number(flow, step):
+    if step.kind in (Kind.REDUCE, Kind.CONTRACT) and _by_number(flow, step):
         return True
     if step.kind in (Kind.SCATTER, Kind.REDUCE):
         rows = step.sources[0]
@@ -67,11 +68,21 @@ def _is_softmax(flow: Flow, index: int) -> bool:
 
 
 def _by_number(flow: Flow, step: Step) -> bool:
-    """Whether a sum over an axis is divided by the number of its entries, right behind it."""
-    count = flow.program.shape(step.sources[0])[step.axis or 0]
-    after = flow.program.ahead(step.index, lambda s: flow.program.same(s.index) is not None)
-    constants = (o.coefficient for s in after if (o := flow.program.same(s.index)) is not None)
-    return any(abs(c * count - 1.0) < 1e-6 for c in constants)
+    """Whether a sum over an axis is divided by the number of its entries, right behind it, or (of a
+    product) right before."""
+    program = flow.program
+    after = program.ahead(step.index, lambda s: program.same(s.index) is not None)
+    constants = [o.coefficient for s in after if (o := program.same(s.index)) is not None]
+    if step.kind is Kind.REDUCE:
+        count = program.shape(step.sources[0])[step.axis or 0]
+    else:
+        axes = [axis for pair in step.summed for number, axis in pair if number == 0]
+        count = math.prod(program.shape(step.sources[0])[axis] for axis in axes)
+        for source in step.sources[:2]:
+            while (operand := program.same(source)) is not None:
+                constants.append(operand.coefficient)
+                source = operand.node
+    return count > 1 and any(abs(c * count - 1.0) < 1e-6 for c in constants)
 
 
 def _given_is_normalised(flow: Flow, adjacency: int) -> bool:

@@ -75,17 +75,33 @@ class Origins(Dims):
         return self.atoms.classes(map(self.features, self._outputs))
 
     @cached_property
+    def _made_alike(self) -> dict[int, list[int]]:
+        """For each product with a weight those with the very same weight: an encoder that is run
+        again, on what a decoder has made."""
+        by_weight: dict[int, list[int]] = {}
+        for node in self.program.graph.members(self.flow.contractions):
+            weights = (s for s in self.program[node.index].sources[:2] if self.flow.pure(s))
+            for origin in {self.program.origin(s)[0] for s in weights}:
+                by_weight.setdefault(origin, []).append(node.index)
+        return {i: same for same in by_weight.values() if len(same) > 1 for i in same}
+
+    @cached_property
     def _ends(self) -> set[int]:
         """Classes of outputs that no weight reads: ``return self.head(h), h * mask`` and ``return a
         @ b.T, a, b`` hand features out beside what is made of them."""
         graph, weights = self.program.graph, self.flow.contractions | self.flow.dot_products
 
         def onward(here: int) -> tuple[int, ...]:
-            made = self.flow.contractions >> here & 1
-            return () if made else self.flow.carries(self.program[here])
+            step = self.program[here]
+            if self.flow.contractions >> here & 1:
+                return ()
+            if self.flow.mixing >> here & 1:  # neighbours' features are features
+                return tuple(s for s in step.sources if self.flow.weights[s])
+            return self.flow.carries(step)
 
         def is_read(here: int) -> bool:
-            return bool(graph.descendants[here] & weights & graph.live)
+            alike = (here, *self._made_alike.get(here, ()))
+            return any(graph.descendants[i] & weights & graph.live for i in alike)
 
         def is_end(output: int) -> bool:
             ways = reached([output], onward)
