@@ -222,7 +222,9 @@ class Reading:
             wide = Counter(self._size(v) for v in values if self.is_wide(v))
             if wide:
                 return _commonest(wide)
-        matrices = [u for u in self.uses.found if u.in_axes and u.out_axes]
+        # Of weights that lie in one row (e3nn's) the axis is no size of features.
+        matrices = [u for u in self.uses.found if u.in_axes and u.out_axes
+                    and not set(u.in_axes) & set(u.out_axes)]  # fmt: skip
         sizes = Counter(self._product(u, u.out_axes) for u in matrices if self.grows_out(u))
         sizes.update(
             self._product(u, u.in_axes)
