@@ -89,24 +89,16 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         "the number of its layers",
     )
     scaled = lines(
-        (
-            s
-            for s in streams.sums
-            if s.verdict is Verdict.SCALED and not s.lone and not inside >> s.root & 1
-        ),
+        (s for s in streams.sums
+         if s.verdict is Verdict.SCALED and not s.lone and not inside >> s.root & 1),
         "the skip is scaled by a constant of its own here: no depth limit. Keep the number of "
         "these layers",
-    )
+    )  # fmt: skip
     gates = lines(
-        (
-            s
-            for s in streams.sums
-            if s.verdict is Verdict.GATE
-            and _on_a_stream(reading, s)
-            and reading.flow.between_messages(s.root)
-        ),
+        (s for s in streams.sums if s.verdict is Verdict.GATE
+         and _on_a_stream(reading, s) and reading.flow.between_messages(s.root)),
         "the state is updated through a gate here: no depth limit",
-    )
+    )  # fmt: skip
     stages = lines(
         (s for s in wide if s.verdict is Verdict.LEARNED and _between_steps(reading, s)),
         "the skip goes through a weight of its own here, between layers with residual branches: "

@@ -161,7 +161,7 @@ class Origins(Dims):
                 summed = self.atoms.classes(self.of[operand.node][i] for i in axes)
                 rows = self.flow.between_rows(step, number, alone=True)
                 rows = rows and bool(summed) and summed <= known
-                rows = rows and not self._lies_last(step, number)
+                rows = (rows and not self._lies_last(step, number)) or self._relates(step)
                 found[rows] += [self.of[operand.node][i] for i in own]
                 known |= self.atoms.classes(found[True]) if rows else set()
         return found

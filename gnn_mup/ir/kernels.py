@@ -6,12 +6,14 @@ nowhere. Python still sees what the function is given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from .graph import Ref
 from .recorder import Recorder
 from .values import tensors_in
 
@@ -26,8 +28,7 @@ def custom_functions(recorder: Recorder) -> Iterator[None]:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         result = own.__get__(None, cls)(*args, **kwargs)
         if not recorder.paused:
-            given, made = (list(tensors_in(t)) for t in ((args, kwargs), result))
-            recorder.custom(cls.__name__, given, made)
+            _record(recorder, cls.__name__, list(tensors_in((args, kwargs))), tensors_in(result))
         return result
 
     function.apply = classmethod(apply)
@@ -35,6 +36,15 @@ def custom_functions(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         function.apply = own
+
+
+def _record(recorder: Recorder, name: str, given: list[Tensor], results: Iterable[Tensor]) -> None:
+    graph, known = recorder.graph, tuple(Ref(recorder.node_of(t)) for t in given)
+    sources = sum(graph[r.node].bit for r in known if graph[r.node].floating)
+    for tensor in results:
+        seen = graph[recorder.node_of(tensor)]
+        if sources and seen.floating and not (seen.ancestors | seen.bit) & sources:
+            recorder.made_by(name, tensor, known)
 
 
 __all__ = ["custom_functions"]

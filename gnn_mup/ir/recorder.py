@@ -86,17 +86,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if node.floating and tensor.layout is torch.strided:  # an adjacency is no feature
                 node.rms = rms(tensor)
 
-    def custom(self, name: str, given: list[Tensor], results: list[Tensor]) -> None:
-        """Results of a function of the model's own; those that no operation has made of what it was
-        given, it has made itself."""
-        known = tuple(Ref(self.node_of(t)) for t in given)
-        sources = sum(self.graph[r.node].bit for r in known if self.graph[r.node].floating)
-        for tensor in results:
-            seen = self.graph[self.node_of(tensor)]
-            if sources and seen.floating and not (seen.ancestors | seen.bit) & sources:
-                node = self._add(name, tensor, known, {})
-                node.site = self._site(name, False)
-                self.tag(tensor, node.index)
+    def made_by(self, name: str, tensor: Tensor, args: tuple[Ref, ...]) -> None:
+        """Record a tensor as the result of an operation that was not dispatched."""
+        node = self._add(name, tensor, args, {})
+        node.site = self._site(name, False)
+        self.tag(tensor, node.index)
 
     def _add(self, op: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Node:
         node = Node(
@@ -244,14 +238,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph.aggregations.append(Aggregation(None, size, rms(result), node.index))
 
     def _written(self, func: Any) -> tuple[int, ...]:
-        if func not in self._writes:
-            arguments = func._schema.arguments
-            # Running statistics are written too, but the result is what flows on.
-            self._writes[func] = tuple(
-                i
-                for i, a in enumerate(arguments)
-                if a.alias_info is not None and a.alias_info.is_write and i == 0
-            )
+        if func not in self._writes:  # running statistics, too, but the result is what flows on
+            first = next(iter(func._schema.arguments), None)
+            alias = None if first is None else first.alias_info
+            self._writes[func] = (0,) if alias is not None and alias.is_write else ()
         return self._writes[func]
 
     def _record_outputs(
