@@ -908,3 +908,48 @@ def test_logits_that_are_sums_of_features_are_said() -> None:
     assert "[undivided-attention] keys.weight: 24 outputs" in texts(
         planned(SummedLogits(), X, EDGES)
     )
+
+
+class ByDegree(nn.Module):
+    """Features divided by the degrees of a given adjacency before it collects them (UTSP)."""
+
+    def __init__(self, divided: bool) -> None:
+        super().__init__()
+        self.divided = divided
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        inverse = torch.pow(adjacency.sum(1), -1).unsqueeze(1)
+        x = self.enc(x)
+        for layer in self.layers:
+            x = x + layer(adjacency @ (inverse * x if self.divided else x))
+        return self.dec(x)
+
+
+def test_features_divided_by_degrees_before_a_sum_make_it_an_average() -> None:
+    adjacency = (torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(3)) < 0.6).float()
+    for divided in (True, False):
+        gamma = planned(ByDegree(divided), X, adjacency).gamma
+        assert (gamma == 1.0) is divided
+
+
+class MaskedSum(nn.Module):
+    """Atoms by number and a mask, both (graphs, atoms); outputs summed over atoms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Embedding(9, WIDTH), nn.Linear(WIDTH, 1)
+        self.mix = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, numbers: Tensor, mask: Tensor) -> Tensor:
+        x = self.enc(numbers)
+        for layer in self.mix:
+            logits = x @ x.transpose(1, 2) / WIDTH + (mask[:, None] - 1.0) * 1e9
+            x = x + layer(torch.softmax(logits, -1) @ x)
+        return (self.dec(x) * mask[..., None]).sum(1)
+
+
+def test_a_sum_over_rows_that_attend_to_each_other_is_pooling() -> None:
+    numbers = torch.randint(0, 9, (3, 11), generator=torch.Generator().manual_seed(4))
+    assert "sum-pooling" in codes(planned(MaskedSum(), numbers, torch.ones(3, 11)))

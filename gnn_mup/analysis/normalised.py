@@ -51,8 +51,12 @@ def divided(flow: Flow, step: Step) -> bool:
             rows, adjacency = sorted(step.sources[1::-1], key=lambda s: _is_square(flow, s))
         if _is_weighting(flow, adjacency):
             return True
-        if flow.program[flow.program.origin(adjacency)[0]].kind is Kind.LEAF:
-            return _given_is_normalised(flow, adjacency) or _divided(flow, step.index, set())
+        given = flow.program.origin(adjacency)[0]
+        if flow.program[given].kind is Kind.LEAF:
+            by_degree = [f for f in _factors(flow, rows) if flow.graph[f].ancestors >> given & 1]
+            before = any(_is_weighting(flow, f) for f in by_degree)  # A @ (x / degrees)
+            known = before or _given_is_normalised(flow, adjacency)
+            return known or _divided(flow, step.index, set())
     by = flow.numbers(step.sources[1]) if step.kind is Kind.SCATTER else set()
     if _is_softmax(flow, rows) or any(_is_weighting(flow, f, by) for f in _factors(flow, rows)):
         return True

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Container
 from functools import cached_property
 
-from ..ir.program import Kind, Step, reached
+from ..ir.program import How, Kind, Step, reached
 from .atoms import Dim
 from .dims import Dims
 
@@ -56,7 +56,18 @@ class Origins(Dims):
     def no_rows(self) -> set[int]:
         """Classes of what no rows are: axes of weights, columns and what is taken from them (three
         as coordinates), numbers of a list."""
-        return self.owned | self._coordinates | self._numbers
+        return self.owned | self._coordinates - self._attending | self._numbers
+
+    @cached_property
+    def _attending(self) -> set[int]:
+        """Classes of rows that attend to each other: a softmax runs over one of two axes."""
+        found: set[int] = set()
+        for step in self.program:
+            if step.how is How.SOFTMAX and step.axis is not None:
+                axes = [set(self.atoms.expand(dim)) for dim in self.of[step.index]]
+                over = axes.pop(step.axis)
+                found |= over & set().union(*axes)
+        return found
 
     @cached_property
     def _coordinates(self) -> set[int]:
