@@ -953,3 +953,21 @@ class MaskedSum(nn.Module):
 def test_a_sum_over_rows_that_attend_to_each_other_is_pooling() -> None:
     numbers = torch.randint(0, 9, (3, 11), generator=torch.Generator().manual_seed(4))
     assert "sum-pooling" in codes(planned(MaskedSum(), numbers, torch.ones(3, 11)))
+
+
+class PartlyGrowing(nn.Module):
+    """A layer that reads a few raw numbers beside the width, twice over."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, width), nn.Linear(width, OUT)
+        self.read = nn.Linear(2 * (width + FEATURES), width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat([self.enc(x), x], -1)
+        return self.dec(torch.relu(self.read(torch.cat([both, both.roll(1, 0)], -1))))
+
+
+def test_beside_a_reference_only_the_growing_inputs_of_a_layer_grow() -> None:
+    found = planned(PartlyGrowing(4 * WIDTH), X, base=(WIDTH, 1)).params["read.weight"]
+    assert found.lr_scale == pytest.approx((WIDTH + FEATURES) / (4 * WIDTH + FEATURES))

@@ -268,6 +268,18 @@ class Growth(Origins):
                 return max(math.prod(self.atoms.size[a] for a in p) for p in parts)
         return math.prod(self.atoms.size[a] for a in whole)
 
+    def steady(self, dim: Dim) -> int:
+        """How many entries of an axis do not grow: of parts that stand beside growing ones."""
+        whole = self.atoms.expand(dim)
+        for join in self._joined.get(whole[0], ()) if len(whole) == 1 else ():
+            step = self.program[join]
+            parts = [self.atoms.expand(self.of[s][step.axis or 0]) for s in step.sources]
+            sizes = [math.prod(self.atoms.size[a] for a in p) for p in parts]
+            if sum(sizes) == self.atoms.size[whole[0]] and whole not in parts:
+                return sum(self.steady(p) if self.grows(p) else n
+                           for p, n in zip(parts, sizes, strict=True))  # fmt: skip
+        return 0
+
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))
 

@@ -69,6 +69,7 @@ class Places:
             branches=branches,
             reason=f"{why}; {where}",
             lookup=use.how == "lookup",
+            steady=self._steady(use),
             joined=self._joined(use, kind),
             head_dim=self.queries.get(use.param, (0, False))[0],
             packed=self.queries.get(use.param, (0, False))[1],
@@ -77,6 +78,10 @@ class Places:
             power=self._power(use, kind),
             growing=self._growing(use.param),
         )
+
+    def _steady(self, use: Use) -> int:
+        leaf = self.reading.dims.of[self.reading.leaf(use.param)]
+        return self.reading.dims.steady(leaf[use.in_axes[0]]) if len(use.in_axes) == 1 else 0
 
     def _growing(self, param: str) -> tuple[int, ...]:
         dims = self.reading.dims

@@ -41,6 +41,8 @@ class Placed(Protocol):
     @property
     def used(self) -> bool: ...
     @property
+    def steady(self) -> int: ...
+    @property
     def joined(self) -> float: ...
     @property
     def head_dim(self) -> int: ...
@@ -116,7 +118,8 @@ class Reference:
         found = {}
         if placed.kind in _IN and placed.fan_in_axes:
             axis = _last(placed.fan_in_axes, placed)
-            found[axis] = shape[axis] * self.width / width
+            growing = shape[axis] - placed.steady
+            found[axis] = placed.steady + growing * self.width / width
             found = self._deeper(found, placed, size)
         if placed.kind in _OUT and placed.fan_out_axes:
             axis = _last(placed.fan_out_axes, placed)

@@ -54,6 +54,8 @@ class Placement:
     reason: str = ""
     used: bool = True
     lookup: bool = False
+    steady: int = 0
+    """How many of its inputs do not grow, where they stand beside others that do."""
     joined: float = 1.0
     head_dim: int = 0
     packed: bool = False
