@@ -70,7 +70,7 @@ def _with_axis(reading: Reading, atom: int) -> list[str]:
     """The weights that have a class among their axes, or what it is put together to: of a layer
     that reads it beside the width a part of the inputs is in doubt."""
     dims = reading.dims
-    axes = dims.along(atom, set())
+    axes = dims.along(atom)
     live = reading.graph.live
     uses = (u for u in reading.uses.found if u.how != "vector" and live >> u.node & 1)
     return [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from .atoms import Dim
@@ -250,34 +250,35 @@ class Growth(Origins):
                 for new, (made, parts) in zip(self.made_of, self.links, strict=True))  # fmt: skip
         return atom in self.growing and not any(atom in classes for classes in tied)
 
-    def along(self, atom: int, certain: set[int]) -> set[int]:
-        """A class with all that it is put together to, where no ``certain`` one is beside it."""
-        return {atom}.union(*(made for made, parts in self.links
-                              if atom in parts and not certain & parts))  # fmt: skip
+    def along(self, atom: int) -> set[int]:
+        """A class with all that it is put together to."""
+        return {atom}.union(*(made for made, parts in self.links if atom in parts))
+
+    def _side_by_side_in(self, dim: Dim) -> Iterator[list[Dim]]:
+        """What stands side by side along an axis, for each step that has put it so."""
+        whole = self.atoms.expand(dim)
+        for join in self._joined.get(whole[0], ()) if len(whole) == 1 else ():
+            step = self.program[join]
+            yield [self.atoms.expand(self.of[s][step.axis or 0]) for s in step.sources]
+
+    def _count(self, dim: Dim) -> int:
+        return math.prod(self.atoms.size[a] for a in dim)
 
     def extent(self, dim: Dim) -> int:
         """How large an axis is; where tensors of several orders stand side by side (e3nn: channels
         times three, channels times five), how many channels the largest of them has."""
-        whole = self.atoms.expand(dim)
-        for join in self._joined.get(whole[0], ()) if len(whole) == 1 else ():
-            step = self.program[join]
-            parts = [self.atoms.expand(self.of[s][step.axis or 0]) for s in step.sources]
+        for parts in self._side_by_side_in(dim):
             fixed = {a for p in parts if len(p) > 1 for a in p} - self.growing - self.split_widths
             if fixed:
-                parts = [tuple(a for a in p if a not in fixed) for p in parts]
-                return max(math.prod(self.atoms.size[a] for a in p) for p in parts)
-        return math.prod(self.atoms.size[a] for a in whole)
+                return max(self._count(tuple(a for a in p if a not in fixed)) for p in parts)
+        return self._count(self.atoms.expand(dim))
 
     def steady(self, dim: Dim) -> int:
         """How many entries of an axis do not grow: of parts that stand beside growing ones."""
         whole = self.atoms.expand(dim)
-        for join in self._joined.get(whole[0], ()) if len(whole) == 1 else ():
-            step = self.program[join]
-            parts = [self.atoms.expand(self.of[s][step.axis or 0]) for s in step.sources]
-            sizes = [math.prod(self.atoms.size[a] for a in p) for p in parts]
-            if sum(sizes) == self.atoms.size[whole[0]] and whole not in parts:
-                return sum(self.steady(p) if self.grows(p) else n
-                           for p, n in zip(parts, sizes, strict=True))  # fmt: skip
+        for parts in self._side_by_side_in(dim):
+            if sum(map(self._count, parts)) == self._count(whole) and whole not in parts:
+                return sum(self.steady(p) if self.grows(p) else self._count(p) for p in parts)
         return 0
 
     def grows(self, dim: Dim) -> bool:

@@ -131,10 +131,8 @@ def _in_a_row(reading: Reading) -> list[Note]:
     if reading.depth == 1:
         code, start, beside = Code.WIDTH_ONLY, "transfers in width only: the layers {} follow", ""
     else:
-        code, start = (
-            Code.LAYERS_IN_A_ROW,
-            "the number of {} does not transfer: these layers follow",
-        )
+        code = Code.LAYERS_IN_A_ROW
+        start = "the number of {} does not transfer: these layers follow"
         beside = ", beside residual branches whose number does"
     return [
         Note(
@@ -320,7 +318,7 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
         size = dims.atoms.size[atom]
         usual = inside[atom] and reading.width <= size <= FEED_FORWARD * reading.width
         if not usual and size != reading.width:
-            axes = dims.along(atom, set())
+            axes = dims.along(atom)
             names = [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
             sizes.setdefault(size, []).extend(names)
     told = by_size(sizes)
