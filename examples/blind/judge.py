@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, product
 
 from case import Case
 from torch import nn
@@ -23,6 +23,8 @@ ENOUGH = 1000
 """Entries of a tensor whose initial scale is judged: of fewer the draw alone moves the power."""
 LIMITED = {"width-only", "not-inserted"}
 DEPTH_WORDS = LIMITED | {"layers-in-a-row", "left-out"}
+UNEQUAL = "unequal-streams"
+"""Which of several streams a deeper model has more of, one model does not show."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 Powers = tuple[float | None, float | None]
@@ -140,7 +142,7 @@ def depth(case: Case) -> Iterator[Finding]:
     row = all("layers-in-a-row" in codes(plan) for plan in plans.values())  # of some of the layers
     for layers, plan in plans.items():
         if plan.depth not in case.L[layers]:
-            status = "missed" if codes(plan) & DEPTH_WORDS else "wrong"
+            status = short_of_depth(plan)
             wanted = " or ".join(map(str, sorted(case.L[layers])))
             yield Finding(status, f"L = {plan.depth} with {layers} layers, expected {wanted}")
     if case.WIDTH_ONLY is True and not says and not row:
@@ -167,12 +169,12 @@ def factors(case: Case) -> Iterator[Finding]:
             for plan in (shallow, deep)
         ]
         if not all(pair):
-            status = "missed" if codes(deep) & DEPTH_WORDS else "wrong"
-            yield Finding(status, f"{place} is not scaled")
-        elif not any(
-            math.isclose(max(pair[1]) / f, ratio, rel_tol=0.05) for f in pair[0] for ratio in ratios
+            yield Finding(short_of_depth(deep), f"{place} is not scaled")
+        elif not any(  # a line may hold two sums, one of which merges
+            math.isclose(d / s, ratio, rel_tol=0.05) for s, d, ratio in product(*pair, ratios)
         ):
-            yield Finding("wrong", f"{place}: factors {pair[0]} and {pair[1]}, not like 1/L")
+            status = "said" if UNEQUAL in codes(deep) else "wrong"
+            yield Finding(status, f"{place}: factors {pair[0]} and {pair[1]}, not like 1/L")
     allowed = [*case.SCALED, *case.MAY_SCALE]
     for branch in deep.branches:
         inserted = deep.inserted and "insert" in branch.what
@@ -230,8 +232,7 @@ def over_depth(case: Case) -> Iterator[Finding]:
                 seen = both[1].lr_scale / both[0].lr_scale
                 if all(r.used for r in both) and not math.isclose(seen, wanted, rel_tol=0.1):
                     told = f"SGD's rate times {seen:.2f} from L = {shallow.depth} to {deep.depth}"
-                    status = "missed" if codes(deep) & DEPTH_WORDS else "wrong"
-                    yield Finding(status, f"{name}: {told}, expected {wanted:.2f}")
+                    yield Finding(short_of_depth(deep), f"{name}: {told}, expected {wanted:.2f}")
 
 
 def words(case: Case) -> Iterator[Finding]:
@@ -241,6 +242,13 @@ def words(case: Case) -> Iterator[Finding]:
     for asked in case.SAYS:
         if not told & set(_any_of(asked)):
             yield Finding("wrong", f"does not say {' or '.join(_any_of(asked))}")
+
+
+def short_of_depth(plan: Plan) -> str:
+    """What it is called that the depth is not read as the case has it."""
+    if UNEQUAL in codes(plan):
+        return "said"
+    return "missed" if codes(plan) & DEPTH_WORDS else "wrong"
 
 
 def codes(plan: Plan) -> set[str]:

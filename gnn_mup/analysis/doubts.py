@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
+from .forms import Sum
 from .reading import Reading
 
 
@@ -66,6 +67,38 @@ def several_widths(reading: Reading) -> Iterator[Note]:
     )
 
 
+def several_depths(reading: Reading) -> list[Note]:
+    """Residual streams of several lengths, one behind the other: L is the longest one's, and one
+    model does not show which of them a deeper model has more steps of."""
+    lines: dict[int, list[Sum]] = {}
+    for found in reading.streams.steps:
+        if found.mixes:
+            lines.setdefault(found.line, []).append(found)
+    repeated = [steps for steps in lines.values() if max(s.level for s in steps) > 1]
+    told = {}
+    for steps in repeated:
+        if any(_in_turn(reading, steps, other) for other in repeated):
+            site = reading.graph[steps[-1].root].site
+            where = "" if site is None else f" at {site.file.rpartition('/')[2]}:{site.line}"
+            told[max(s.level for s in steps)] = where
+    if len(told) < 2:
+        return []
+    shown = ", ".join(f"{length} steps{where}" for length, where in sorted(told.items()))
+    return [Note(
+        Code.UNEQUAL_STREAMS,
+        f"residual streams of several lengths follow one another ({shown}); the depth was taken to "
+        f"be L = {reading.depth}, the longest. If a deeper model has more steps of another one "
+        "only, pass a model of another depth, delta=build(...), and it is known",
+    )]  # fmt: skip
+
+
+def _in_turn(reading: Reading, one: list[Sum], other: list[Sum]) -> bool:
+    """Whether one of two streams ends before the other begins, and leads to it."""
+    ends = [(min(s.root for s in steps), max(s.root for s in steps)) for steps in (one, other)]
+    (_, end), (start, last) = sorted(ends)
+    return end < start and bool(reading.graph[last].ancestors >> end & 1)
+
+
 def _with_axis(reading: Reading, atom: int) -> list[str]:
     """The weights that have a class among their axes, or what it is put together to: of a layer
     that reads it beside the width a part of the inputs is in doubt."""
@@ -90,4 +123,4 @@ def tied_to_data(reading: Reading) -> Iterator[Note]:
         )
 
 
-__all__ = ["lost_features", "several_widths", "tied_to_data", "unknown_growth"]
+__all__ = ["lost_features", "several_depths", "several_widths", "tied_to_data", "unknown_growth"]

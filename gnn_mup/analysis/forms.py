@@ -86,6 +86,8 @@ class Sum:
     """How often the expression ran in this one sum: a loop that nobody reads from in between."""
     lone: bool = False
     """Whether the expression made no other sum."""
+    fixed: bool = False
+    """Whether a deeper model has no more of it, as models of other depths show."""
     own: float = 0.0
     """The power of 1/L that the model has on its branches, as models of other depths show."""
 

@@ -102,7 +102,8 @@ def _round_all_steps(reading: Reading, start: int, end: int) -> bool:
     """Whether a way leads from one value to another that passes no residual sum: what is added to
     a stream (by a graph that a block makes, and returns for a loss) has an identity round it."""
     way = reading.graph.between(start, end)
-    steps = {s.root for s in reading.streams.steps} | {span.end for span in reading.spans}
+    steps = {s.root for s in reading.streams.sums if s.residual or s.fixed}
+    steps |= {span.end for span in reading.spans}
     uses = reading.program.uses
     return end in reached([start], lambda here: [
         u for u in uses[here] if way >> u & 1 and u not in steps])  # fmt: skip

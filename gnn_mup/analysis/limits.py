@@ -147,7 +147,7 @@ def _in_a_row(reading: Reading) -> list[Note]:
 def _off_the_stream(sums: list[Sum]) -> list[Sum]:
     """Sums that are no steps, of an expression that makes steps elsewhere."""
     steps = [s for s in sums if s.verdict is Verdict.STEP]
-    return [s for s in sums if len(steps) > 1 and s.verdict is Verdict.NONE]
+    return [s for s in sums if len(steps) > 1 and s.verdict is Verdict.NONE and not s.fixed]
 
 
 def _between_steps(reading: Reading, found: Sum) -> bool:

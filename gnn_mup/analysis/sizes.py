@@ -13,6 +13,8 @@ from .reading import Reading
 
 Expression = tuple[tuple[str, str, Position | int], ...]
 """What is written: files, names of functions and positions, from the sum outwards."""
+_Key = tuple[Expression, int]
+"""An expression, and the number of the stream that it stands on."""
 _POWERS = (0.0, 0.5, 1.0)
 _SUMMED = (Verdict.OVER_LAYERS, Verdict.READOUTS)
 
@@ -50,33 +52,56 @@ def where(expression: Expression) -> tuple[str, int]:
 
 def compare_depths(reading: Reading, others: Sequence[Reading]) -> Compared:
     """Judge the sums of a reading by those of models of other depths, where there are any."""
-    mine, theirs = expressions(reading), [expressions(other) for other in others]
+    mine, *theirs = _by_stream([expressions(one) for one in (reading, *others)])
     sizes = {key: [_terms(sums)] + [_terms(o.get(key, [])) for o in theirs]
              for key, sums in mine.items()}  # fmt: skip
     found = Compared()
     if all(len(set(counts)) == 1 for counts in sizes.values()):
         return found  # of one depth, all of them
-    summed: set[Expression] = set()
+    summed: set[_Key] = set()
+    repeated: list[_Key] = []
     for key, counts in sizes.items():
         if len(set(counts)) == 1:
-            found.fixed.add(key)
+            found.fixed.add(key[0])
             _no_step(s for s in mine[key] if not reading.streams.one_more(s))
             continue
-        found.repeated.add(key)
+        repeated.append(key)
         best = counts.index(max(counts))
         if any(s.verdict in _SUMMED for o in (mine, *theirs) for s in o.get(key, [])):
             summed.add(key)  # at one size a constant may happen to be one over the number
         elif best and not _as_in(mine[key], theirs[best - 1][key]):
-            found.unclear.append("{}:{}".format(*where(key)))
+            found.unclear.append("{}:{}".format(*where(key[0])))
     _again(reading, [s for key in summed for s in mine[key] if s.verdict not in _SUMMED])
     depths = [reading.depth, *(other.depth for other in others)]
-    for key in found.repeated:
+    found.repeated |= {key[0] for key in repeated}
+    for key in repeated:
         powers = [_power(mine[key], other.get(key, []), reading.depth, depth)
                   for other, depth in zip(theirs, depths[1:], strict=True)]  # fmt: skip
         told = [p for p in powers if p is not None]
         for here in mine[key] if told else ():
             here.own = told[0]
     return found
+
+
+def _by_stream(every: Sequence[dict[Expression, list[Sum]]]) -> list[dict[_Key, list[Sum]]]:
+    """Sums by expression, and by stream where all models have as many streams of it: two stacks of
+    one class of layers are two things."""
+    found: list[dict[_Key, list[Sum]]] = [{} for _ in every]
+    for key in dict.fromkeys(key for sums in every for key in sums):
+        lines = [_lines(sums.get(key, [])) for sums in every]
+        if len({len(one) for one in lines}) > 1:
+            lines = [[sums[key]] if key in sums else [] for sums in every]
+        for one, told in zip(lines, found, strict=True):
+            told.update({(key, number): sums for number, sums in enumerate(one)})
+    return found
+
+
+def _lines(sums: list[Sum]) -> list[list[Sum]]:
+    """The sums of an expression, stream by stream."""
+    found: dict[int, list[Sum]] = {}
+    for here in sums:
+        found.setdefault(here.line if here.residual else -1, []).append(here)
+    return list(found.values())
 
 
 def _terms(sums: Iterable[Sum]) -> int:
@@ -88,6 +113,7 @@ def _no_step(sums: Iterable[Sum]) -> None:
     for here in sums:
         if here.verdict in (Verdict.STEP, *_SUMMED):
             here.verdict, here.stream, here.branches = Verdict.NONE, None, []
+            here.fixed = True
 
 
 def _as_in(sums: list[Sum], deeper: list[Sum]) -> bool:

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..analysis.attention import scores
 from ..analysis.checks import warnings_of
+from ..analysis.doubts import several_depths
 from ..analysis.limits import ambiguous, inner_sizes, no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
@@ -253,7 +254,9 @@ def _remarks(
     notes += no_decoder(reading, findings.known.sizes.grows)
     shown = {name for name, p in placements.items() if p.basis is Basis.KNOWN}
     notes += inner_sizes(reading, shown)
-    alarms += ambiguous(reading, findings.known.sums) if options.residual != "off" else []
+    if options.residual != "off":
+        alarms += ambiguous(reading, findings.known.sums)
+        alarms += [] if findings.known.sums.repeated or options.depth else several_depths(reading)
     for operation in dict.fromkeys(findings.measured.values()):
         names = [n for n, op in findings.measured.items() if op == operation]
         notes.append(

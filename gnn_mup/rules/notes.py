@@ -47,6 +47,7 @@ class Code(StrEnum):
     SUMMED_FEATURES = "summed-features"
     UNDIVIDED_ATTENTION = "undivided-attention"
     UNEQUAL_BLOCKS = "unequal-blocks"
+    UNEQUAL_STREAMS = "unequal-streams"
     UNKNOWN_GROWTH = "unknown-growth"
     UNKNOWN_INITIALISER = "unknown-initialiser"
     UNKNOWN_OPERATION = "unknown-operation"

@@ -1,0 +1,71 @@
+"""What deeper models of the field have more of (blind batches 63 on), each in the smallest form."""
+
+from __future__ import annotations
+
+import torch
+from test_field_made import DEPTH, EDGES, FEATURES, OUT, WIDTH, X, codes, planned, texts
+from torch import Tensor, nn
+
+from gnn_mup import apply_transfer
+
+
+class Block(nn.Module):
+    """One residual step over the edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def branch(self, x: Tensor, edges: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edges[1], torch.relu(self.lin(x))[edges[0]])
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return x + self.branch(x, edges)
+
+
+class InTurn(nn.Module):
+    """Two stacks of one class, a layer between them (MHFormer: an encoder of twelve blocks before
+    the stack that grows)."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.between = nn.Linear(WIDTH, WIDTH)
+        self.first = nn.ModuleList(Block() for _ in range(first))
+        self.second = nn.ModuleList(Block() for _ in range(second))
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        x = self.enc(x)
+        for block in self.first:
+            x = block(x, edges)
+        x = self.between(x)
+        for block in self.second:
+            x = block(x, edges)
+        return self.dec(x)
+
+
+def test_streams_of_several_lengths_in_a_row_are_said() -> None:
+    plan = planned(InTurn(6, DEPTH), X, EDGES)
+    assert plan.depth == 6
+    assert f"({DEPTH} steps at test_field_depths.py" in texts(plan)
+    assert "unequal-streams" not in codes(planned(InTurn(DEPTH, DEPTH), X, EDGES))
+    assert "unequal-streams" not in codes(planned(InTurn(6, DEPTH), X, EDGES, depth=6))
+
+
+def test_a_delta_shows_which_of_two_streams_grows() -> None:
+    plan = planned(InTurn(6, DEPTH), X, EDGES, delta=InTurn(6, 2 * DEPTH))
+    assert plan.depth == DEPTH
+    assert [(b.factor, b.count) for b in plan.branches] == [(1 / DEPTH, DEPTH)]
+    assert not codes(plan) & {"unequal-streams", "width-only", "layers-in-a-row"}
+    both = planned(InTurn(6, DEPTH), X, EDGES, delta=InTurn(12, 2 * DEPTH))
+    assert both.depth == 6
+    assert "unequal-streams" not in codes(both)
+
+
+def test_the_stream_that_does_not_grow_is_left_alone() -> None:
+    model = InTurn(6, DEPTH)
+    apply_transfer(model, (X, EDGES), base="paper", delta=InTurn(6, 8), init="keep", gamma=None)
+    x = torch.randn(len(X), WIDTH, generator=torch.Generator().manual_seed(2))
+    for block, factor in ((model.first[0], 1.0), (model.second[0], 1 / DEPTH)):
+        assert isinstance(block, Block)
+        torch.testing.assert_close(block(x, EDGES), x + factor * block.branch(x, EDGES))
