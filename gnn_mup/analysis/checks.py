@@ -92,9 +92,9 @@ def pooling(reading: Reading) -> Iterator[Note]:
             continue
         source = step.sources[0]
         rows, left = program.shape(source), program.shape(step.index)
-        if step.kind is Kind.REDUCE and step.how is How.SUM and left:
-            gone = [i for i, target in enumerate(step.only.axes) if target is None]
-            one = len(left) == 1  # graph after graph, each for itself; or numbers of them all
+        if step.kind is Kind.REDUCE and step.how is How.SUM:
+            gone = [i for i, target in enumerate(step.only.axes) if target is None and rows[i] > 1]
+            one = len(left) < 2  # graph after graph, each for itself; or numbers of them all
             strict = gone != [0] or one
             if not gone or (strict and not all(_over_nodes(reading, step, a) for a in gone)):
                 continue

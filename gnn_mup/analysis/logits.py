@@ -6,11 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..ir.program import How, Kind
+from ..ir.program import How, Kind, Step
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from .attention import softened
 from .reading import Reading
+
+_NUMBERS = frozenset({Kind.VIEW, Kind.PICK, Kind.ROWS, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT,
+                      Kind.WRITE, Kind.JOIN})  # fmt: skip
 
 
 def dot_products(reading: Reading) -> Iterator[Note]:
@@ -52,28 +55,74 @@ def dot_products(reading: Reading) -> Iterator[Note]:
 
 def summed_features(reading: Reading) -> Iterator[Note]:
     """``layer(x).sum(-1)``, also beside a factor: what a weight has made of the width, added up
-    over another width, as if the next layer were all ones."""
+    over another width, as if the next layer were all ones. Distances between features, and other
+    sums over the width that leave numbers."""
     flow, program, dims = reading.flow, reading.program, reading.dims
     for step in program:
-        if step.kind is not Kind.REDUCE or step.how is not How.SUM or step.axis is None:
+        if step.kind is not Kind.REDUCE or step.how not in (How.SUM, How.LENGTH):
             continue
-        made = program[step.only.node]
-        both = made.kind is Kind.PRODUCT and len(made.operands) == 2
-        parts = [o.node for o in made.operands if step.axis in o.axes] if both else [made.index]
-        origin = _maker(reading, parts[0]) if len(parts) == 1 else -1
-        makers = [u.param for u in reading.uses.at.get(origin, ()) if u.how == "matrix"]
-        grows = makers and reading.reads_width(origin) and dims.grows(
-            dims.of[step.only.node][step.axis])  # fmt: skip
-        if grows and not flow.contractions >> step.index & 1 and not _scaled(
-                reading, step.index, ()):  # fmt: skip
-            size = program.shape(step.only.node)[step.axis]
-            logits = softened(flow, step.index)
+        source, axis = step.only.node, step.axis
+        known = (flow.contractions | flow.dot_products) >> step.index & 1
+        if axis is None or known or not dims.grows(dims.of[source][axis]):
+            continue
+        makers = _makers(reading, step)
+        size = program.shape(source)[axis]
+        logits = softened(flow, step.index)
+        if makers and step.how is How.SUM and not _scaled(reading, step.index, ()):
             yield Note(
                 Code.UNDIVIDED_ATTENTION if logits else Code.SUMMED_FEATURES,
                 f"{', '.join(fold_names(makers))}: {size} outputs are summed up"
                 f"{' to logits of attention' if logits else ''}, and nothing divides the sum: it "
                 f"grows with the width, and with it what a step does. Divide it by {size}",
             )
+        elif not makers and _is_number_of_features(reading, step):
+            by = size if step.how is How.SUM else f"{size} ** 0.5"
+            yield from _undivided_sum(reading, step, by, logits)
+
+
+def _makers(reading: Reading, step: Step) -> list[str]:
+    """The weights, which read the width, of the layer whose outputs are summed up."""
+    made = reading.program[step.only.node]
+    both = made.kind is Kind.PRODUCT and len(made.operands) == 2
+    parts = [o.node for o in made.operands if step.axis in o.axes] if both else [made.index]
+    origin = _maker(reading, parts[0]) if len(parts) == 1 else -1
+    names = [u.param for u in reading.uses.at.get(origin, ()) if u.how == "matrix"]
+    return names if reading.reads_width(origin) else []
+
+
+def _is_number_of_features(reading: Reading, step: Step) -> bool:
+    """Whether a sum over the width leaves numbers of learned features that nothing divides, nor
+    divides by them."""
+    flow, graph, source = reading.flow, reading.graph, step.only.node
+    learned = flow.data[source] and flow.weights[source] and graph.live >> step.index & 1
+    if not learned or reading.is_wide(step.index) or _scaled(reading, step.index, ()):
+        return False
+
+    def number(later: Step) -> bool:
+        narrow = later.kind is Kind.VIEW or not reading.is_wide(later.index)  # it was expanded
+        return later.kind in _NUMBERS and narrow
+
+    after = list(reading.program.ahead(step.index, number))
+    below = any(
+        s.how is How.RECIPROCAL
+        or any(o.power < 0 and graph[o.node].ancestors >> step.index & 1 for o in s.operands)
+        for s in after
+    )
+    read = graph.output_mask >> step.index & 1 or any(graph[s.index].floating for s in after)
+    return not below and bool(read)
+
+
+def _undivided_sum(reading: Reading, step: Step, by: object, logits: bool) -> list[Note]:
+    site = reading.graph[step.index].site
+    where = "" if site is None else f"{site.file.rpartition('/')[2]}:{site.line}: "
+    if logits:
+        code, what = Code.UNDIVIDED_ATTENTION, "makes logits of attention"
+    elif _is_last(reading, step.index):
+        code, what = Code.DOT_PRODUCT_DECODER, "is the decoder"
+    else:
+        code, what = Code.SUMMED_FEATURES, "makes numbers"
+    return [Note(code, f"{where}a sum over the features (a distance, a length) {what}, and nothing "
+                 f"divides it: it grows with the width. Divide it by {by}")]  # fmt: skip
 
 
 def _maker(reading: Reading, index: int) -> int:

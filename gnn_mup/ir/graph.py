@@ -265,10 +265,6 @@ class Graph:
         end_mask = self.nodes[end].ancestors | self.nodes[end].bit
         return self.descendants[start] & end_mask
 
-    def is_given(self, node: Node) -> bool:
-        """Whether a value was made from what the example or the model brings along."""
-        return any(n.op in ("input", "const") for n in self.members(node.ancestors | node.bit))
-
     def members(self, mask: int) -> Iterator[Node]:
         while mask:
             low = mask & -mask

@@ -206,14 +206,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _messages(self, name: str, args: Any) -> Tensor | None:
-        """What an operation sums over neighbours: rows that are scattered, or multiplied by an
-        adjacency (a square matrix that no weight has made), or perhaps gathered for each row."""
+        """What an operation may sum over neighbours: rows that are scattered, or multiplied by what
+        may be an adjacency (no weight, or square), or perhaps gathered for each row."""
         if name in ("mm", "bmm"):
             for relation, rows in ((args[0], args[1]), (args[1], args[0])):
                 a, b = (self.graph[self.node_of(t)] for t in (relation, rows))
                 pairs = not a.weights or len(set(a.shape[-2:])) == 1  # of rows with rows
                 dense = rows.layout is torch.strided and b.data
-                if dense and pairs and self.graph.is_given(a):
+                if dense and pairs and self.graph.unaliased(a.index).param is None:
                     return rows  # type: ignore[no-any-return]
             return None
         if name in ("scatter_reduce", "scatter_reduce_"):

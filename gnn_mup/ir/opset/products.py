@@ -182,7 +182,10 @@ def _reduce(seen: Seen) -> Step:
     for i in range(rank):
         axes.append(None if i in gone else (i if kept else at))
         at += i not in gone
-    return _without(seen, Operand(source, tuple(axes)), gone, _REDUCED.get(seen.name, How.EXTREME))
+    how = _REDUCED.get(seen.name, How.EXTREME)
+    if how is How.LENGTH and seen.arg(1, "ord" if "vector" in seen.name else "p") == 1:
+        how = How.SUM  # of absolute values: a degree, no distance
+    return _without(seen, Operand(source, tuple(axes)), gone, how)
 
 
 def _without(seen: Seen, operand: Operand, gone: set[int], how: How) -> Step:

@@ -67,7 +67,10 @@ def _expand(seen: Seen) -> Step:
 @op("repeat")
 def _repeat(seen: Seen) -> Step:
     source = seen.tensors()[0]
-    shift = len(seen.shape) - seen.rank(source)
+    here, shift = seen.graph[source].shape, len(seen.shape) - seen.rank(source)
+    sizes = [(n, seen.shape[i + shift]) for i, n in enumerate(here)]
+    if all(n in (1, size) for n, size in sizes):  # of one row several: as `expand` has it
+        return seen.step(Kind.VIEW, [seen.same(source)])
     axes = tuple(i + shift for i in range(seen.rank(source)))
     return seen.step(Kind.VIEW, [Operand(source, axes)], How.TILED)
 
