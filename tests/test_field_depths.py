@@ -47,9 +47,26 @@ class InTurn(nn.Module):
 def test_streams_of_several_lengths_in_a_row_are_said() -> None:
     plan = planned(InTurn(6, DEPTH), X, EDGES)
     assert plan.depth == 6
-    assert f"({DEPTH} steps at test_field_depths.py" in texts(plan)
+    assert f"({DEPTH} layers at test_field_depths.py" in texts(plan)
     assert "unequal-streams" not in codes(planned(InTurn(DEPTH, DEPTH), X, EDGES))
     assert "unequal-streams" not in codes(planned(InTurn(6, DEPTH), X, EDGES, depth=6))
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder of torch's own: as many layers each, the decoder's with two attentions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.body = nn.Transformer(WIDTH, 4, DEPTH, DEPTH, 2 * WIDTH, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)[None]
+        return self.dec(self.body(x, x[:, :5]))
+
+
+def test_layers_with_more_branches_than_others_are_no_longer_stream() -> None:
+    assert "unequal-streams" not in codes(planned(Transformer(), X))
 
 
 def test_a_delta_shows_which_of_two_streams_grows() -> None:

@@ -68,28 +68,40 @@ def several_widths(reading: Reading) -> Iterator[Note]:
 
 
 def several_depths(reading: Reading) -> list[Note]:
-    """Residual streams of several lengths, one behind the other: L is the longest one's, and one
-    model does not show which of them a deeper model has more steps of."""
+    """Residual streams with several numbers of layers, one behind the other: L is the longest
+    one's, and one model does not show which of them a deeper model has more layers of."""
     lines: dict[int, list[Sum]] = {}
     for found in reading.streams.steps:
         if found.mixes:
             lines.setdefault(found.line, []).append(found)
-    repeated = [steps for steps in lines.values() if max(s.level for s in steps) > 1]
+    repeated = [steps for steps in lines.values() if _layers(steps)[0] > 1]
     told = {}
     for steps in repeated:
         if any(_in_turn(reading, steps, other) for other in repeated):
-            site = reading.graph[steps[-1].root].site
+            count, layer = _layers(steps)
+            site = reading.graph[layer.root].site
             where = "" if site is None else f" at {site.file.rpartition('/')[2]}:{site.line}"
-            told[max(s.level for s in steps)] = where
+            told[count] = where
     if len(told) < 2:
         return []
-    shown = ", ".join(f"{length} steps{where}" for length, where in sorted(told.items()))
+    shown = ", ".join(f"{count} layers{where}" for count, where in sorted(told.items()))
     return [Note(
         Code.UNEQUAL_STREAMS,
         f"residual streams of several lengths follow one another ({shown}); the depth was taken to "
-        f"be L = {reading.depth}, the longest. If a deeper model has more steps of another one "
+        f"be L = {reading.depth}, the longest. If a deeper model has more layers of another one "
         "only, pass a model of another depth, delta=build(...), and it is known",
     )]  # fmt: skip
+
+
+def _layers(steps: list[Sum]) -> tuple[int, Sum]:
+    """How often the commonest expression of a stream adds to it, and one of these sums: a layer
+    may have several branches."""
+    levels: dict[object, set[int]] = {}
+    for found in steps:
+        levels.setdefault(found.expression, set()).add(found.level)
+    return max(
+        ((len(levels[s.expression]), s) for s in steps), key=lambda pair: (pair[0], -pair[1].root)
+    )
 
 
 def _in_turn(reading: Reading, one: list[Sum], other: list[Sum]) -> bool:
