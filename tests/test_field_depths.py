@@ -53,7 +53,7 @@ def test_streams_of_several_lengths_in_a_row_are_said() -> None:
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder of torch's own: as many layers each, the decoder's with two attentions."""
+    """Encoder and decoder of torch's own: as many layers each, the latter's with two attentions."""
 
     def __init__(self) -> None:
         super().__init__()

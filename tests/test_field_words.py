@@ -59,16 +59,6 @@ def learned_mean(net: Layers, h: Tensor) -> Tensor:
     return torch.softmax(torch.relu(net.one @ net.other), 1) @ h
 
 
-def made(_: Layers, h: Tensor) -> Tensor:
-    incidence = torch.ones(NODES, 5).tril()
-    return incidence @ (incidence.T @ h)
-
-
-def made_mean(_: Layers, h: Tensor) -> Tensor:
-    incidence = torch.ones(NODES, 5).tril()
-    return incidence / incidence.sum(1, keepdim=True) @ (incidence.T / NODES @ h)
-
-
 def copied(_: Layers, h: Tensor) -> Tensor:
     return (h[None].repeat(NODES, 1, 1) * ADJACENCY[:, :, None]).sum(1)
 
@@ -79,8 +69,8 @@ def copied_mean(_: Layers, h: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("collect", "summed"),
-    [(by_absolute_values, False), (learned, True), (learned_mean, False), (made, True),
-     (copied, True), (copied_mean, False)],
+    [(by_absolute_values, False), (learned, True), (learned_mean, False), (copied, True),
+     (copied_mean, False)],
 )  # fmt: skip
 def test_a_sum_over_nodes_has_a_gamma_and_an_average_has_none(
     collect: Collect, summed: bool

@@ -265,6 +265,13 @@ class Graph:
         end_mask = self.nodes[end].ancestors | self.nodes[end].bit
         return self.descendants[start] & end_mask
 
+    def is_given(self, node: Node) -> bool:
+        """Whether a value was made from what the example or the model brings along, and is no
+        weight itself."""
+        made_of = self.members(node.ancestors | node.bit)
+        given = any(n.op in ("input", "const") or n.param is not None for n in made_of)
+        return given and self.unaliased(node.index).param is None
+
     def members(self, mask: int) -> Iterator[Node]:
         while mask:
             low = mask & -mask

@@ -213,7 +213,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 a, b = (self.graph[self.node_of(t)] for t in (relation, rows))
                 pairs = not a.weights or len(set(a.shape[-2:])) == 1  # of rows with rows
                 dense = rows.layout is torch.strided and b.data
-                if dense and pairs and self.graph.unaliased(a.index).param is None:
+                if dense and pairs and self.graph.is_given(a):
                     return rows  # type: ignore[no-any-return]
             return None
         if name in ("scatter_reduce", "scatter_reduce_"):
