@@ -59,13 +59,14 @@ def summed_features(reading: Reading) -> Iterator[Note]:
     sums over the width that leave numbers."""
     flow, program, dims = reading.flow, reading.program, reading.dims
     for step in program:
-        if step.kind is not Kind.REDUCE or step.how not in (How.SUM, How.LENGTH):
+        pairs = step.kind is Kind.POINTWISE and step.summed  # cdist
+        if not pairs and (step.kind is not Kind.REDUCE or step.how not in (How.SUM, How.LENGTH)):
             continue
-        source, axis = step.only.node, step.axis
+        source, axis = step.sources[0], -1 if pairs else step.axis
         known = (flow.contractions | flow.dot_products) >> step.index & 1
         if axis is None or known or not dims.grows(dims.of[source][axis]):
             continue
-        makers = _makers(reading, step)
+        makers = [] if pairs else _makers(reading, step)
         size = program.shape(source)[axis]
         logits = softened(flow, step.index)
         if makers and step.how is How.SUM and not _scaled(reading, step.index, ()):

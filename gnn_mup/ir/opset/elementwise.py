@@ -104,7 +104,8 @@ def _distances(seen: Seen) -> Step:
     rank = len(seen.shape)
     lead = tuple(range(rank - 2))
     pair = [Operand(a, (*lead, rank - 2, None)), Operand(b, (*lead, rank - 1, None))]
-    return seen.step(Kind.POINTWISE, pair, How.EXTREME)
+    last = ((0, rank - 1), (1, rank - 1))
+    return seen.step(Kind.POINTWISE, pair, How.EXTREME, summed=(last,))
 
 
 @op("outer ger")
