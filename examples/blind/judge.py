@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import chain, product
 
 from case import Case
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric.nn.dense import Linear as PyGLinear
 
 from gnn_mup import Plan, TransferError
@@ -84,7 +84,9 @@ def expected_powers(small: nn.Module, wide: nn.Module, growth: float) -> dict[st
     found: dict[str, list[Powers]] = {}
     for name, module in small.named_modules():
         weight, other = (getattr(m, "weight", None) for m in (module, others.get(name)))
-        if weight is None or other is None or weight.dim() != other.dim() or not weight.numel():
+        if not isinstance(weight, Tensor) or not isinstance(other, Tensor):  # none, or a module
+            continue
+        if weight.dim() != other.dim() or not weight.numel():
             continue
         powers = [math.log(b / a) / growth for a, b in zip(weight.shape, other.shape, strict=True)]
         if isinstance(module, nn.Embedding):

@@ -53,7 +53,24 @@ def insertions(model: nn.Module, reading: Reading) -> list[Insertion]:
             "its layers stand side by side and read the same features: none follows another, so "
             "there is no stream to put a connection on"
         )
+    if len(found) == 1 and _stands_beside(reading, found[0].span):
+        raise SurgeryError(
+            f"{found[0].layer} is its only layer from width to width, and what the layer reads is "
+            "concatenated with its output already. Keep the depth"
+        )
     return found
+
+
+def _stands_beside(reading: Reading, span: Span) -> bool:
+    """``cat([x, conv(x)])``."""
+    carried = reading.flow.carried
+    return any(
+        any(carried[s] >> span.end & 1 for s in step.sources)
+        and any(carried[s] >> span.start & 1 and not carried[s] >> span.end & 1
+                for s in step.sources)
+        for step in reading.program
+        if step.kind is Kind.JOIN
+    )  # fmt: skip
 
 
 def _check_way_round(
