@@ -14,6 +14,10 @@ from . import ops
 from .graph import Graph
 
 
+_FRAME = 16
+"""No frame of coordinates has more axes (multivectors have 16)."""
+
+
 def rms(tensor: Tensor) -> float:
     """Root mean square about zero."""
     if tensor.numel() == 0:
@@ -68,4 +72,16 @@ def _is_softmax(graph: Graph, index: int) -> bool:
     return node.op in ops.SOFTMAX
 
 
-__all__ = ["rms", "row_sum", "unweighted", "weighted_operand"]
+def is_rotation(relation: Tensor) -> bool:
+    """Whether all these matrices are orthogonal: what they mix keeps its size, as in frames of
+    coordinates, and they are no sums over neighbours."""
+    if relation.layout is not torch.strided or not relation.is_floating_point():
+        return False
+    if relation.shape[-1] != relation.shape[-2] or not 1 < relation.shape[-1] <= _FRAME:
+        return False
+    one = torch.eye(relation.shape[-1], dtype=relation.dtype, device=relation.device)
+    square = relation.detach() @ relation.detach().transpose(-1, -2)
+    return bool(((square - one).abs() < 1e-3).all())
+
+
+__all__ = ["is_rotation", "rms", "row_sum", "unweighted", "weighted_operand"]

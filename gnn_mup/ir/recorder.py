@@ -22,7 +22,7 @@ from . import ops
 from .expand import COMPOUND, Made, expanded
 from .frames import Owners, callers, handed_on, is_plumbing
 from .graph import Aggregation, Graph, Node, Ref, Site, refs
-from .magnitudes import rms, row_sum, unweighted, weighted_operand
+from .magnitudes import is_rotation, rms, row_sum, unweighted, weighted_operand
 from .opset import is_known
 
 T = TypeVar("T")
@@ -214,7 +214,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 pairs = not a.weights or len(set(a.shape[-2:])) == 1  # of rows with rows
                 dense = rows.layout is torch.strided and b.data
                 if dense and pairs and self.graph.is_given(a):
-                    return rows  # type: ignore[no-any-return]
+                    return None if is_rotation(relation) else rows
             return None
         if name in ("scatter_reduce", "scatter_reduce_"):
             return args[3] if args[4] == "sum" else None
