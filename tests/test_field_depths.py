@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from test_field_made import DEPTH, EDGES, FEATURES, OUT, WIDTH, X, codes, planned, texts
 from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
 
 from gnn_mup import apply_transfer
 
@@ -86,3 +87,57 @@ def test_the_stream_that_does_not_grow_is_left_alone() -> None:
     for block, factor in ((model.first[0], 1.0), (model.second[0], 1 / DEPTH)):
         assert isinstance(block, Block)
         torch.testing.assert_close(block(x, EDGES), x + factor * block.branch(x, EDGES))
+
+
+class Imputed(nn.Module):
+    """Two stacks in turn; between them what was decoded fills the gaps of the data (SAITS)."""
+
+    def __init__(self, wide: bool) -> None:
+        super().__init__()
+        self.wide = wide
+        self.enc, self.again = nn.Linear(FEATURES, WIDTH), nn.Linear(FEATURES, WIDTH)
+        self.fill, self.dec = nn.Linear(WIDTH, FEATURES), nn.Linear(WIDTH, OUT)
+        self.first = nn.ModuleList(Block() for _ in range(DEPTH))
+        self.second = nn.ModuleList(Block() for _ in range(DEPTH))
+        self.gate = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        mask = (x > 0).float()
+        h = self.enc(x)
+        for block in self.first:
+            h = block(h, edges)
+        if self.wide:
+            gate = torch.sigmoid(self.gate(h))
+            h = gate * torch.tanh(self.gate(h)) + (1 - gate) * h
+        else:
+            h = self.again(mask * x + (1 - mask) * self.fill(h))
+        for block in self.second:
+            h = block(h, edges)
+        return self.dec(h)
+
+
+def test_gaps_that_are_filled_once_are_no_gated_state() -> None:
+    assert "width-only" not in codes(planned(Imputed(wide=False), X, EDGES))
+    assert "width-only" in codes(planned(Imputed(wide=True), X, EDGES))
+
+
+class Beside(nn.Module):
+    """Two layers of PyG's, the second from width to width; their outputs side by side (MPNN-LSTM)."""
+
+    def __init__(self, beside: bool) -> None:
+        super().__init__()
+        self.beside = beside
+        self.one, self.two = GCNConv(FEATURES, WIDTH), GCNConv(WIDTH, WIDTH)
+        self.dec = nn.Linear(2 * WIDTH if beside else WIDTH, OUT)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        early = torch.relu(self.one(x, edges))
+        late = torch.relu(self.two(early, edges))
+        return self.dec(torch.cat([early, late], 1) if self.beside else late)
+
+
+def test_a_single_layer_with_its_input_beside_its_output_gets_no_connection() -> None:
+    plan = planned(Beside(beside=True), X, EDGES)
+    assert not plan.inserted
+    assert "width-only" in codes(plan)
+    assert planned(Beside(beside=False), X, EDGES).inserted

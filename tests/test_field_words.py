@@ -11,6 +11,8 @@ from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes,
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gnn_mup.ir.magnitudes import is_rotation
+
 ADJACENCY = ((torch.rand(NODES, NODES, generator=torch.Generator().manual_seed(3)) < 0.4)
              | torch.eye(NODES, dtype=torch.bool)).float()  # fmt: skip
 Collect = Callable[["Layers", Tensor], Tensor]
@@ -142,3 +144,40 @@ def additive_mean(net: Layers, h: Tensor) -> Tensor:
 @pytest.mark.parametrize(("read", "said"), [(additive, True), (additive_mean, False)])
 def test_logits_that_add_up_features_are_said(read: Read, said: bool) -> None:
     assert ("undivided-attention" in codes(planned(Layers(mean, read), X))) is said
+
+
+# -- distances between all rows, and frames ---------------------------------------------------------
+
+
+def distances(_: Layers, h: Tensor) -> Tensor:
+    return torch.cdist(h, h)
+
+
+def near(net: Layers, h: Tensor) -> Tensor:
+    return net.dec(torch.softmax(-torch.cdist(net.query(h), net.key(h)), -1) @ h)
+
+
+def near_in_space(net: Layers, h: Tensor) -> Tensor:
+    return net.dec(torch.softmax(-torch.cdist(X[:, :3], X[:, :3]), -1) @ h)
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [(distances, "dot-product-decoder"), (near, "undivided-attention"), (near_in_space, "")],
+)
+def test_distances_of_features_between_all_rows_are_said(read: Read, said: str) -> None:
+    undivided = {"dot-product-decoder", "undivided-attention", "summed-features"}
+    assert codes(planned(Layers(mean, read), X)) & undivided == ({said} if said else set())
+
+
+FRAMES = torch.linalg.qr(torch.randn(NODES, 3, 3, generator=torch.Generator().manual_seed(5)))[0]
+
+
+def test_rotations_are_no_sums_over_neighbours() -> None:
+    """They keep the size of what they mix; frames that were stretched, and adjacencies, do not."""
+    assert is_rotation(FRAMES)
+    assert not is_rotation(2.0 * FRAMES)
+    assert not is_rotation(FRAMES + 1.0)
+    assert not is_rotation(FRAMES[:, :2])
+    assert not is_rotation(ADJACENCY)
+    assert not is_rotation(torch.eye(NODES).to_sparse())
