@@ -122,7 +122,7 @@ def test_gaps_that_are_filled_once_are_no_gated_state() -> None:
 
 
 class Beside(nn.Module):
-    """Two layers of PyG's, the second from width to width; their outputs side by side (MPNN-LSTM)."""
+    """Two layers of PyG's, their outputs side by side (MPNN-LSTM)."""
 
     def __init__(self, beside: bool) -> None:
         super().__init__()

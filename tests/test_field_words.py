@@ -146,7 +146,7 @@ def test_logits_that_add_up_features_are_said(read: Read, said: bool) -> None:
     assert ("undivided-attention" in codes(planned(Layers(mean, read), X))) is said
 
 
-# -- distances between all rows, and frames ---------------------------------------------------------
+# -- distances between all rows, and frames --------------------------------------------------------
 
 
 def distances(_: Layers, h: Tensor) -> Tensor:

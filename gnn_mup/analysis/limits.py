@@ -96,7 +96,8 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
     )  # fmt: skip
     gates = lines(
         (s for s in streams.sums if s.verdict is Verdict.GATE
-         and (s in wide or s.root in streams.before) and _on_a_stream(reading, s) and reading.flow.between_messages(s.root)),
+         and (reading.is_wide(s.root) or s.root in streams.before)
+         and _on_a_stream(reading, s) and reading.flow.between_messages(s.root)),
         "the state is updated through a gate here: no depth limit",
     )  # fmt: skip
     stages = lines(

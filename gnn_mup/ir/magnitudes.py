@@ -13,7 +13,6 @@ from torch import Tensor
 from . import ops
 from .graph import Graph
 
-
 _FRAME = 16
 """No frame of coordinates has more axes (multivectors have 16)."""
 
