@@ -35,6 +35,13 @@ class Atoms:
             out += self.expand(self.parts[root]) if root in self.parts else [root]
         return tuple(out)
 
+    def in_order(self, dim: Dim) -> Dim:
+        """An axis whose factors are those of one that was split, in another order: entries of an
+        axis that are shuffled are still that axis."""
+        found = self.expand(dim)
+        wholes = (self.expand((root,)) for root in self.parts) if len(found) > 1 else ()
+        return next((w for w in wholes if sorted(w) == sorted(found)), dim)
+
     def classes(self, dims: Iterable[Dim]) -> set[int]:
         """The classes of some axes, all together."""
         return {atom for dim in dims for atom in self.expand(dim)}

@@ -214,7 +214,7 @@ class Dims(Channels):
                 return None
             out.append(taken)
             queue = list(self.atoms.expand(queue))
-        return out
+        return [self.atoms.in_order(dim) for dim in out]
 
     def _cut_across(self, source: int, shape: tuple[int, ...]) -> list[Dim]:
         """``x.view(graphs * heads, -1, size)`` of (graphs, nodes, heads * size): rows and heads are

@@ -83,7 +83,10 @@ class Origins(Dims):
 
     @cached_property
     def _returned(self) -> set[int]:
-        return self.atoms.classes(map(self.features, self._outputs))
+        """Classes of outputs that are not read on by a weight of the model itself."""
+        graph, weights = self.program.graph, self.flow.contractions
+        last = (i for i in self._outputs if not graph.descendants[i] & weights & graph.live)
+        return self.atoms.classes(map(self.features, last))
 
     @cached_property
     def _made_alike(self) -> dict[int, list[int]]:
