@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ..ir.program import Kind
+from ..ir.program import How, Kind
 from .flow import Flow
 from .forms import Leaf, Sum, Verdict
 
@@ -69,11 +69,18 @@ def brought_in(found: Sum) -> list[Leaf]:
 
 
 def _made_one_from_the_other(flow: Flow, leaves: list[Leaf]) -> bool:
+    """Also where the last moment is taken of each: ``skip = skip + x[..., -1:]``."""
+    states = [_taken_from(flow, leaf.origin) for leaf in leaves]
     return len(leaves) > 1 and all(
-        flow.graph[b.node].ancestors >> a.origin & 1
-        and flow.graph.between(a.origin, b.node) & flow.layers
-        for a, b in pairwise(leaves)
+        flow.graph[b.node].ancestors >> a & 1 and flow.graph.between(a, b.node) & flow.layers
+        for a, b in zip(states, leaves[1:], strict=False)
     )
+
+
+def _taken_from(flow: Flow, index: int) -> int:
+    while (step := flow.program[index]).kind is Kind.PICK and step.how is How.PLAIN:
+        index = step.sources[0]
+    return index
 
 
 def later_states(flow: Flow, values: Sequence[int]) -> bool:
