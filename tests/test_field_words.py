@@ -146,6 +146,26 @@ def test_logits_that_add_up_features_are_said(read: Read, said: bool) -> None:
     assert ("undivided-attention" in codes(planned(Layers(mean, read), X))) is said
 
 
+def linear(net: Layers, h: Tensor) -> Tensor:
+    return net.dec(net.query(h) @ (net.key(h).T @ h))
+
+
+def linear_mean(net: Layers, h: Tensor) -> Tensor:
+    q, k = F.elu(net.query(h)) + 1, F.elu(net.key(h)) + 1
+    return net.dec(q @ (k.T @ h) / (q @ k.sum(0)[:, None]))
+
+
+def linear_softmax(net: Layers, h: Tensor) -> Tensor:
+    return net.dec(net.query(h).softmax(-1) @ (net.key(h).softmax(0).T @ h))
+
+
+@pytest.mark.parametrize(
+    ("read", "said"), [(linear, True), (linear_mean, False), (linear_softmax, False)]
+)
+def test_linear_attention_that_nothing_divides_is_said(read: Read, said: bool) -> None:
+    assert ("undivided-attention" in codes(planned(Layers(mean, read), X))) is said
+
+
 # -- distances between all rows, and frames --------------------------------------------------------
 
 

@@ -24,7 +24,9 @@ def dot_products(reading: Reading) -> Iterator[Note]:
         step = program[node.index]
         factors = program[step.only.node].sources if step.kind is Kind.REDUCE else step.sources[:2]
         summed = reading.summed_in(step.index)
-        if not reading.dims.grows(summed) or reading.is_wide(step.index):
+        if not reading.dims.grows(summed):
+            continue
+        if reading.is_wide(step.index) and not _is_linear_attention(reading, step):
             continue
         size = program.shape(factors[0])[-1]
         weighs = softened(flow, step.index) and reading.graph.descendants[step.index] & flow.mixing
@@ -51,6 +53,20 @@ def dot_products(reading: Reading) -> Iterator[Note]:
                 f"attention logits{where} are sums of {size} products that nothing divides: they "
                 f"grow with the width, and with them the gradients. Divide them by {size}",
             )
+
+
+def _is_linear_attention(reading: Reading, step: Step) -> bool:
+    """``q @ (k.T @ v)``, and nothing that is made of the nodes divides it."""
+    program, dims = reading.program, reading.dims
+    made = [program[program.origin(s)[0]] for s in step.sources[:2]]
+    summaries = [
+        m for m in made if m.kind is Kind.CONTRACT and len(m.operands) > 1
+        and not any(map(reading.flow.pure, m.sources))
+        and not dims.grows(reading.summed_in(m.index))
+    ]  # fmt: skip
+    after = program.ahead(step.index, lambda later: later.kind is Kind.VIEW)
+    below = any(o.power < 0 for later in after for o in later.operands)
+    return bool(summaries) and not below
 
 
 def summed_features(reading: Reading) -> Iterator[Note]:
