@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ir.program import How, Kind, Step
+from ..ir.program import How, Kind, Operand, Step
 from .extend import Weight
 from .factors import Axes, reshaped
 from .flow import Flow
@@ -40,6 +40,8 @@ class Uses:
         self.described = described or {}
         self.axes: dict[int, Axes] = {}
         self.constants: dict[int, float] = {}
+        self._taken: set[int] = set()
+        """Products with a constant that belongs to the layer before."""
         self.unknown: dict[str, str] = {}
         self.found: list[Use] = []
         for step in self.program:
@@ -144,10 +146,8 @@ class Uses:
     ) -> Iterator[Use]:
         axes = self.axes[weight]
         fan_in = math.prod(shape[d] for d in summed) or 1  # nothing is read: nothing is scaled
-        constant = self._constant_at(step, weight)
-        origin, before = self.program.origin(data)
-        if self.flow.weights[data] and not self.flow.contractions >> origin & 1:
-            constant *= before  # (x * c) @ w is (x @ w) * c; a layer's own c stands behind it
+        before = self._constant_before(data) if self.flow.weights[data] else 1.0
+        constant = before * self._constant_at(step, weight, 0 if before != 1.0 else fan_in)
         # The first of three dimensions is a stack of matrices (relations), not a width.
         stack = len(axes) > 2 and step.how is not How.CONVOLUTION
         outs = [d for d in range(len(axes)) if d not in summed and not (d == 0 and stack)]
@@ -158,22 +158,47 @@ class Uses:
             how: Literal["matrix", "vector"] = "matrix" if into else "vector"
             yield Use(name, step.index, how, into, out, fan_in if into else 1, data, constant)
 
-    def _constant_at(self, step: Step, weight: int) -> float:
+    def _constant_at(self, step: Step, weight: int, fan_in: int = 1) -> float:
         """What a weight is multiplied by before it is used, and its result right behind."""
-        return self.constants[weight] * self._constant_behind(step.index)
+        own = self.constants[weight]
+        return own * self._constant_behind(step.index, 0 if own != 1.0 else fan_in)
 
-    def _constant_behind(self, index: int) -> float:
+    def _constant_behind(self, index: int, fan_in: int) -> float:
         """The constant that a result is multiplied by before anything else is done with it but the
-        addition of a bias."""
+        addition of a bias, and that is not the next layer's. Each belongs to one layer alone."""
         constant = 1.0
         while len(uses := self.program.uses[index]) == 1:
-            operand = self.program.same(uses[0])
-            if operand is not None:
+            operand, (index, before) = self.program.same(uses[0]), (uses[0], index)
+            if operand is None:
+                if not self._adds_bias(self.program[index], before):
+                    break
+            elif operand.coefficient != 1.0 and not self._normalises(index, operand, fan_in):
                 constant *= operand.coefficient
-            elif not self._adds_bias(self.program[uses[0]], index):
-                break
-            index = uses[0]
+                self._taken.add(index)
         return constant
+
+    def _constant_before(self, index: int) -> float:
+        """``(x * c) @ w`` is ``(x @ w) * c``, unless c belongs to the layer that made x."""
+        constant = 1.0
+        while (operand := self.program.same(index)) is not None:
+            constant *= 1.0 if index in self._taken else operand.coefficient
+            index = operand.node
+        return constant
+
+    def _normalises(self, index: int, by: Operand, fan_in: int) -> bool:
+        """Whether a constant is one over the root of the next layer's fan-in, and so that layer's,
+        if it cannot be that of the layer before as well."""
+        after = self.program.ahead(index, lambda later: self.program.same(later.index) is not None)
+        readers = [step for step in after if self.program.same(step.index) is None]
+        sizes = {self._fan_in(step) for step in readers}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        return size > 1 and size != fan_in and math.isclose(abs(by.coefficient), size**-0.5)
+
+    def _fan_in(self, step: Step) -> int:
+        if not self.flow.contractions >> step.index & 1 or step.kind is not Kind.CONTRACT:
+            return 0
+        shapes = ((self.program.shape(step.sources[o]), axis) for (o, axis), _ in step.summed)
+        return math.prod(shape[axis] for shape, axis in shapes)
 
     def _adds_bias(self, step: Step, index: int) -> bool:
         others = [o for o in step.operands if o.node != index]
