@@ -1,5 +1,6 @@
 """Channels that are shuffled between groups, last moments of each layer that are summed, features
-that are returned on the way (blind batch 65), each in the smallest form."""
+that are returned on the way, weights in one row with their constants (blind batch 65), each in the
+smallest form."""
 
 from __future__ import annotations
 
@@ -86,3 +87,42 @@ class HandsOut(nn.Module):
 def test_features_that_are_returned_on_the_way_do_not_fix_their_size() -> None:
     plan = planned(HandsOut(), X)
     assert str(plan.params["dec.weight"].kind) == "width-out" or "dec.weight" in texts(plan)
+
+
+class Rows(nn.Module):
+    """Matrices that lie in one row, and one over the root of the fan-in before each (e3nn's); the
+    first reads categories, as a table or as columns."""
+
+    def __init__(self, table: bool, width: int = WIDTH) -> None:
+        super().__init__()
+        self.sizes = (FEATURES, *[width] * (DEPTH + 1), OUT)
+        self.table = nn.Embedding(FEATURES, width) if table else None
+        self.rows = nn.ParameterList(
+            torch.randn(a * b) for a, b in zip(self.sizes, self.sizes[1:], strict=False)
+        )
+
+    def layer(self, i: int, x: Tensor) -> Tensor:
+        a, b = self.sizes[i : i + 2]
+        return (x * a**-0.5) @ self.rows[i].view(a, b)
+
+    def forward(self, z: Tensor) -> Tensor:
+        columns = nn.functional.one_hot(z, FEATURES).float()
+        x = self.layer(0, columns) if self.table is None else self.table(z)
+        for i in range(DEPTH):
+            x = self.layer(i + 1, x) if i == 0 else x + torch.tanh(self.layer(i + 1, x))
+        return self.layer(DEPTH + 1, x)
+
+
+@pytest.mark.parametrize("delta", [False, True])
+@pytest.mark.parametrize("table", [True, False])
+def test_a_constant_between_two_layers_belongs_to_one_of_them(table: bool, delta: bool) -> None:
+    numbers = torch.arange(NODES) % FEATURES
+    more = {"delta": Rows(table, 3 * WIDTH)} if delta else {}
+    plan = planned(Rows(table, 2 * WIDTH), numbers, base=(WIDTH, DEPTH), **more)
+    first = "table.weight" if table else "rows.0"
+    powers = {first: (0.0, 0.0), "rows.1": (-0.5, 0.0), "rows.2": (-0.5, 0.0),
+              f"rows.{DEPTH + 1}": (-0.5, -0.5)}  # fmt: skip
+    for name, (lr, init) in powers.items():
+        param = plan.params[name]
+        assert param.lr_scale == pytest.approx(2**lr)
+        assert param.init_after / param.init_before == pytest.approx(2**init)

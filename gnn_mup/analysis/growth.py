@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
@@ -298,4 +299,16 @@ class Growth(Origins):
         return self.grows(self.features(index))
 
 
-__all__ = ["Growth", "list_of"]
+def commonest(sizes: Counter[int]) -> int:
+    """The size of more than half of them; else the one that most others are usual multiples or
+    parts of (heads, gates, feed-forward layers), of these the commonest, the largest."""
+
+    def fits(size: int) -> tuple[int, int]:
+        usual = [o for o in sizes if max(o, size) / min(o, size) in (1, 2, 3, 4, 6, 8)]
+        return sum(sizes[other] for other in usual), len(usual)
+
+    half = sizes.total() / 2
+    return max(sizes, key=lambda size: (sizes[size] > half, fits(size), sizes[size], size))
+
+
+__all__ = ["Growth", "commonest", "list_of"]

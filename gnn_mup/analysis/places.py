@@ -64,8 +64,8 @@ class Places:
             kind=kind,
             role=role,
             fan_in=fan_in,
-            fan_in_axes=use.in_axes,
-            fan_out_axes=use.out_axes,
+            fan_in_axes=self._but_fixed(use, use.in_axes, self.reading.grows_in(use)),
+            fan_out_axes=self._but_fixed(use, use.out_axes, self.reading.grows_out(use)),
             branches=branches,
             reason=f"{why}; {where}",
             lookup=use.how == "lookup",
@@ -78,6 +78,13 @@ class Places:
             power=self._power(use, kind),
             growing=self._growing(use.param),
         )
+
+    @staticmethod
+    def _but_fixed(use: Use, axes: tuple[int, ...], grows: bool) -> tuple[int, ...]:
+        """Axes of one side of a weight. Where it lies in one row, an axis that holds both sides
+        stands for the one that grows."""
+        shared = set(use.in_axes) & set(use.out_axes)
+        return axes if grows else tuple(axis for axis in axes if axis not in shared)
 
     def _steady(self, use: Use) -> int:
         leaf = self.reading.dims.of[self.reading.leaf(use.param)]

@@ -13,7 +13,7 @@ from ..ir.source import sum_call
 from .extend import Weight
 from .flow import Flow
 from .forms import Sum, Verdict, expression_of
-from .growth import Growth
+from .growth import Growth, commonest
 from .layers import dense_joins, reads_all_layers
 from .nesting import entries_of, taken_up_by
 from .overlayers import brought_in
@@ -221,7 +221,7 @@ class Reading:
         for values in (stream, states):
             wide = Counter(self._size(v) for v in values if self.is_wide(v))
             if wide:
-                return _commonest(wide)
+                return commonest(wide)
         # Of weights that lie in one row (e3nn's) the axis is no size of features.
         matrices = [u for u in self.uses.found if u.in_axes and u.out_axes
                     and not set(u.in_axes) & set(u.out_axes)]  # fmt: skip
@@ -233,7 +233,7 @@ class Reading:
         )
         tables = [u for u in self.uses.found if self.grows_out(u)]
         sizes = sizes or Counter(self._product(u, u.out_axes) for u in tables)
-        return _commonest(sizes) if sizes else 1
+        return commonest(sizes) if sizes else 1
 
     def is_joined(self, use: Use) -> bool:
         return reads_all_layers(self, use)
@@ -267,14 +267,28 @@ class Reading:
         return any(use.how == "matrix" and self.grows_in(use) for use in uses)
 
     def grows_in(self, use: Use) -> bool:
-        return self._grows(use.param, use.in_axes)
+        return self._grows(use, use.in_axes, summed=True)
 
     def grows_out(self, use: Use) -> bool:
-        return self._grows(use.param, use.out_axes)
+        return self._grows(use, use.out_axes, summed=False)
 
-    def _grows(self, param: str, axes: tuple[int, ...]) -> bool:
-        dims = self.dims.of[self.leaf(param)]
-        return any(self.dims.grows(dims[a]) for a in axes if a < len(dims))
+    def _grows(self, use: Use, axes: tuple[int, ...], *, summed: bool) -> bool:
+        dims = self.dims.of[self.leaf(use.param)]
+        grows = any(self.dims.grows(dims[a]) for a in axes if a < len(dims))
+        in_a_row = set(use.in_axes) & set(use.out_axes)  # e3nn's weights: one axis holds both sides
+        return grows and not (in_a_row and self._is_fixed_side(use, summed=summed))
+
+    def _is_fixed_side(self, use: Use, *, summed: bool) -> bool:
+        """Whether the axes that a matrix is summed over, or its others, are known not to grow where
+        it is used, whatever shape its parameter has."""
+        step = self.program[use.node]
+        if step.kind is not Kind.CONTRACT:
+            return False
+        number = next(i for i, source in enumerate(step.sources) if self.flow.pure(source))
+        over = {axis for pair in step.summed for o, axis in pair if o == number}
+        weight = self.dims.of[step.sources[number]]
+        side = self.dims.atoms.classes(d for i, d in enumerate(weight) if (i in over) is summed)
+        return not side & self.dims.growing and side <= self.dims.accounted
 
     def leaf(self, param: str) -> int:
         """The value that a parameter is."""
@@ -325,18 +339,6 @@ class Reading:
         step = self.program[index]
         at = step.only.node if step.kind is Kind.REDUCE else index
         return self.uses.at.get(at, [])
-
-
-def _commonest(sizes: Counter[int]) -> int:
-    """The size of more than half of them; else the one that most others are usual multiples or
-    parts of (heads, gates, feed-forward layers), of these the commonest, the largest."""
-
-    def fits(size: int) -> tuple[int, int]:
-        usual = [o for o in sizes if max(o, size) / min(o, size) in (1, 2, 3, 4, 6, 8)]
-        return sum(sizes[other] for other in usual), len(usual)
-
-    half = sizes.total() / 2
-    return max(sizes, key=lambda size: (sizes[size] > half, fits(size), sizes[size], size))
 
 
 __all__ = ["Reading", "Span"]

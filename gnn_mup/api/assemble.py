@@ -154,9 +154,8 @@ def _constant_factor(
     if match is None or c == 1.0:
         return 1.0 / c
     assert frame.base is not None
-    usual = c * math.sqrt(_ratio(match, placement.fan_in_axes))
-    if placement.power:
-        usual = c * _ratio(match, placement.fan_out_axes) ** -placement.power
+    into, out = _ratios(placement, match)
+    usual = c * (out**-placement.power if placement.power else math.sqrt(into))
     return frame.base.constants.get(match.base_name, usual) / c
 
 
@@ -186,8 +185,7 @@ def _where(
     return Ratio(
         _grown_kind(placement, match),
         placement.role,
-        _ratio(match, placement.fan_in_axes),
-        _ratio(match, placement.fan_out_axes),
+        *_ratios(placement, match),
         frame.depth_ratio,
         _branch_ratio(placement, frame, match),
         correction,
@@ -244,7 +242,8 @@ def _grown_kind(placement: Placement, match: Matched) -> Kind:
     grows_out = any(match.grows[axis] for axis in placement.fan_out_axes)
     if placement.kind in (Kind.GENERATED_FROM_DATA, Kind.GENERATED_FROM_WIDTH) and grows_out:
         return Kind.GENERATED_FROM_WIDTH if grows_in else Kind.GENERATED_FROM_DATA
-    if placement.lookup:
+    row = placement.kind is Kind.DATA_IN and not placement.fan_in_axes  # of one axis: its outputs
+    if placement.lookup or row:
         return Kind.DATA_IN if grows_out else Kind.NO_WIDTH
     if not placement.fan_in_axes:
         matrix = placement.kind is Kind.WIDTH  # the bias of a generated matrix: one itself
@@ -258,8 +257,16 @@ def _grown_kind(placement: Placement, match: Matched) -> Kind:
     }[grows_in, grows_out]
 
 
-def _ratio(match: Matched, axes: tuple[int, ...]) -> float:
-    return math.prod(match.ratio(axis) for axis in axes)
+def _ratios(placement: Placement, match: Matched) -> tuple[float, float]:
+    """How much larger fan-in and fan-out are than in the base. An axis that is both (a matrix that
+    lies in one row, as e3nn has them) grows like their product."""
+    sides = placement.fan_in_axes, placement.fan_out_axes
+    shared = set(sides[0]) & set(sides[1])
+    into, out = (
+        math.prod(match.ratio(axis) ** (0.5 if axis in shared else 1.0) for axis in axes)
+        for axes in sides
+    )
+    return into, out
 
 
 def _joined_ratio(placement: Placement, frame: Frame, match: Matched) -> float:
@@ -268,7 +275,7 @@ def _joined_ratio(placement: Placement, frame: Frame, match: Matched) -> float:
     assert frame.base is not None
     if placement.joined == 1.0 or not frame.base.width:
         return 1.0
-    return _ratio(match, placement.fan_in_axes) * frame.base.width / frame.width
+    return _ratios(placement, match)[0] * frame.base.width / frame.width
 
 
 def _branch_ratio(placement: Placement, frame: Frame, match: Matched) -> float:

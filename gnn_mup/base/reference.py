@@ -127,7 +127,8 @@ class Reference:
             matrix = placed.kind in _GENERATED or not (
                 placed.fan_in_axes or placed.kind is not Kind.WIDTH
             )
-            found[axis] = shape[axis] * (self.width / width) ** (2 if matrix else 1)
+            here = found.get(axis, shape[axis])  # a matrix in one row grows like both of its axes
+            found[axis] = here * (self.width / width) ** (2 if matrix else 1)
         return found
 
     def _deeper(
