@@ -192,12 +192,19 @@ def messages(case: Case) -> Iterator[Finding]:
     told = codes(plan) | codes(absolute)
     for place in case.GAMMA:
         if not any(at(place, m.file, m.line, m.module) for m in divided):
-            status = "said" if told & {"left-out", "audit-gamma", "unknown-operation"} else "wrong"
+            limits = told & {"left-out", "audit-gamma", "unknown-operation"}
+            status = "said" if limits or names_line(place, absolute) else "wrong"
             yield Finding(status, f"{place} has no gamma")
     for m in divided:
         if not listed([*case.GAMMA, *case.MAY_GAMMA], m.file, m.line, m.module):
             place = f"{m.file.rpartition('/')[2]}:{m.line} in {m.module or 'the model'}"
             yield Finding("wrong", f"{place} is divided by {1 / m.factor:.3g}")
+
+
+def names_line(place: str, plan: Plan) -> bool:
+    """Whether a warning names a line (as that of a sum which it calls pooling, say)."""
+    found = re.findall(r"([\w./-]+\.py):(\d+)", "\n".join(map(str, plan.warnings)))
+    return any(at(place, file, int(line)) for file, line in found)
 
 
 def listed(places: Sequence[str], file: str, line: int, module: str = "") -> bool:

@@ -85,7 +85,9 @@ def inputs(reading: Reading) -> Iterator[Note]:
 def pooling(reading: Reading) -> Iterator[Note]:
     """Sums over the nodes of a graph."""
     flow, program = reading.flow, reading.program
-    found: dict[object, list[float]] = {}
+    found: dict[object, tuple[Node, list[float]]] = {}
+    messages = {expression_of(flow, s.index) for s in program
+                if s.kind is Kind.SCATTER and flow.mixing >> s.index & 1}  # fmt: skip
     for step in program:
         wide = flow.data[step.index] and flow.weights[step.index] and step.operands
         if not wide or not reading.graph[step.index].floating:
@@ -111,12 +113,15 @@ def pooling(reading: Reading) -> Iterator[Note]:
             over = not flow.is_message(step) and rows[0] > left[0]
         else:
             continue
-        if over and not divided(flow, step):
-            found.setdefault(expression_of(flow, step.index), []).append(rows[0] / max(left[0], 1))
-    for many in found.values():
-        yield Note(
+        expression = expression_of(flow, step.index)
+        if over and expression not in messages and not divided(flow, step):
+            _, counts = found.setdefault(expression, (reading.graph[step.index], []))
+            counts.append(rows[0] / max(left[0], 1))
+    for node, counts in found.values():
+        yield from at_their_lines(
             Code.SUM_POOLING,
-            f"sum pooling over {sum(many) / len(many):.3g} nodes on average: its output, and "
+            [node],
+            f"sum pooling over {sum(counts) / len(counts):.3g} nodes on average: its output, and "
             "with it the learning rate that is stable, grows with the graphs. Mean pooling would "
             "not",
         )

@@ -6,8 +6,10 @@ their atoms become one class; a reshape splits a class into factors or puts some
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import pairwise
 
 from ..ir.program import How, Kind, Operand, Step, reached
 from .atoms import Dim
@@ -151,6 +153,9 @@ class Dims(Channels):
                 elif step.how in (How.TILED, How.PATCHES) and shape[target] % here[axis] == 0:
                     times = self._fresh(shape[target] // here[axis])
                     out[target] = (*times, *dim) if step.how is How.TILED else (*dim, *times)
+                elif step.how is How.FOURIER:
+                    out[target] = self._whole_of(dim, shape[target]) or self._part_of(
+                        dim, shape[target])  # fmt: skip
                 continue
             known = out[target]
             if known is None:
@@ -192,6 +197,16 @@ class Dims(Channels):
             self.made_of[found[0]] = dim
             self.part.add(found[0])
         return found
+
+    def _whole_of(self, dim: Dim, size: int) -> Dim | None:
+        """What an axis of frequencies was made of, if it is so large: several are one, since what
+        was made of them is."""
+        wholes = [whole for atom, whole in self.made_of.items()
+                  if atom in self.part and self.atoms.expand((atom,)) == self.atoms.expand(dim)
+                  and math.prod(self.atoms.size[a] for a in whole) == size]  # fmt: skip
+        for one, other in pairwise(wholes):
+            self._as_one(one, other)
+        return wholes[0] if wholes else None
 
     def _side_by_side(self, step: Step, shape: tuple[int, ...], out: list[Dim | None]) -> None:
         assert step.axis is not None

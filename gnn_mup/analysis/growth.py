@@ -278,7 +278,8 @@ class Growth(Origins):
         """How many entries of an axis do not grow: of parts that stand beside growing ones."""
         whole = self.atoms.expand(dim)
         for parts in self._side_by_side_in(dim):
-            if sum(map(self._count, parts)) == self._count(whole) and whole not in parts:
+            together = sum(map(self._count, parts)) == self._count(whole) and whole not in parts
+            if together and any(map(self.grows, parts)):  # else it grows as a whole
                 return sum(self.steady(p) if self.grows(p) else self._count(p) for p in parts)
         return 0
 

@@ -215,8 +215,9 @@ def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
             operand, step = program.same(use), program[use]
             if operand is not None and abs(operand.coefficient) < 1:
                 return True
-            if any(o.power < 0 and o.node in seen for o in step.operands):
-                return True  # below a fraction bar
+            below = [o.node for o in step.operands if o.power < 0]
+            if any(i in seen or abs(program.origin(i)[1]) > 1 for i in below):
+                return True  # below a fraction bar, or divided by so many times a count
             if step.kind in (Kind.VIEW, Kind.SUM, Kind.PRODUCT, Kind.WRITE) and use not in seen:
                 seen.add(use)
                 waiting.append(use)

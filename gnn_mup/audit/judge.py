@@ -88,9 +88,12 @@ class Judge:
             low /= REFERENCE_WIDTH if self._is_few(reading) else 1.0  # heads, or an output's bias
         elif reading.how is How.CONTRACTED:
             rate *= self._constants(reading)
-            measured = rate * (math.sqrt(n) if self._is_raw(reading) else n)
+            raw = self._is_raw(reading)
+            measured = rate * (math.sqrt(n) if raw else n)
             measured *= self._generated(reading)
-            if not self._is_raw(reading):
+            if raw and self._is_basis(reading):
+                low /= math.sqrt(n)  # waves of a time: as many as the width, all of order one
+            if not raw:
                 predicted = max(1.0, math.sqrt(n / max(self.plan.width, 1)))
             small = n < SMALL and self._features(reading) <= SMALL
             if small or self._has_no_width(reading):
@@ -102,7 +105,9 @@ class Judge:
                 predicted /= max(self.plan.depth, 1)
             if reading.how is How.OPAQUE or len(self.plan.params[reading.param].shape) > 1:
                 high *= REFERENCE_WIDTH  # rows that stand for categories or places
-        low /= 1.0 if reading.direct else INDIRECT
+        if not reading.direct:  # the length of a normed weight moves it by a vector's rate
+            vector = self.plan.params[reading.param].kind is Kind.VECTOR
+            low /= INDIRECT * (REFERENCE_WIDTH if vector else 1.0)
         own = reading.own / reading.size if reading.size else None
         return AuditRow(
             reading.param, "rate", predicted, measured, low, high, reading.how.value, own
@@ -152,6 +157,12 @@ class Judge:
             return False
         other = self.graph[reading.other]
         return not (other.ancestors | other.bit) & self._wide
+
+    def _is_basis(self, reading: Reading) -> bool:
+        """Whether a tensor reads numbers that the model makes of data, and that the plan takes to
+        grow with the width."""
+        made = reading.other is not None and self.graph[reading.other].op != "input"
+        return made and self.plan.params[reading.param].kind is Kind.WIDTH
 
     def _generated(self, reading: Reading) -> float:
         """How many features a row's result is contracted with, where it is a matrix of its own."""

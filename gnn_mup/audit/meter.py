@@ -69,15 +69,12 @@ class Meter(Recorder):  # type: ignore[no-untyped-call]
             if steps and name in steps:
                 self._changes[self.leaves[id(parameter)]] = {name: steps[name]}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         op = Op.of(func)
         if self.paused or op.makes_anew:
-            return super().__torch_dispatch__(func, types, args, kwargs)
+            return super().dispatch(func, args, kwargs)
         operation = Operation(self, func, op, args, kwargs)
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().dispatch(func, args, kwargs)
         tensors = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor)]
         self.paused = True
         try:

@@ -42,11 +42,8 @@ class Slices(Recorder):  # type: ignore[no-untyped-call]
         self.found: dict[str, Weight] = {}
         self.wanted = {self.leaves[id(p)]: n for n, p in model.named_parameters() if n in names}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+    def dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        result = super().dispatch(func, args, kwargs)
         if self.paused or Op.of(func).makes_anew or self._written(func):
             return result
         leaves, spec = pytree.tree_flatten((args, kwargs))

@@ -69,7 +69,7 @@ def steps(
         sign = sign.to(parameter.device, parameter.dtype)
         if name in slopes:
             slope = slopes[name].to_dense() if slopes[name].is_sparse else slopes[name]
-            sign = torch.where(slope == 0, sign, -slope.sign().to(sign.dtype))
+            sign = torch.where(slope == 0, sign, -slope.sgn().to(sign.dtype))
         out[name] = sign * rates[name]
     return out
 

@@ -13,6 +13,8 @@ _GAINS = (3.0**-0.5, 1.0, 2.0**0.5, (2.0 / 1.04) ** 0.5)
 """Of torch's default and PyG's uniform (first), of LeCun's and orthogonal draws, of Kaiming's for
 ReLU and for a leaky one of slope 0.2."""
 _GLOROT_GAINS = (1.0, 2.0**0.5, 5.0 / 3.0)
+_MODE_GAINS = (3.0**-0.5, (2.0 / 3.0) ** 0.5, 1.0)
+"""Of uniform draws from 0 to 1, of such complex ones, and of normal ones."""
 _CONSTANTS = (1.0, 0.1, 0.05, 0.02, 0.01, 0.001)
 """What people write as a standard deviation, or as the bound of a uniform draw, that does not
 depend on sizes."""
@@ -66,9 +68,13 @@ def _laws(
         yield (2.0 / here) ** 0.5, (2.0 / there) ** 0.5, _GLOROT_GAINS
     for axis in axes[1:]:
         yield shape[axis] ** -0.5, other[axis] ** -0.5, gains
+    if len(shape) > 2:  # a Fourier layer's modes: ``rand(in, out, ...) / (in * out)``
+        yield 1 / (shape[0] * shape[1]), 1 / (other[0] * other[1]), _MODE_GAINS
     if even:
         yield 3.0**-0.5, 3.0**-0.5, _CONSTANTS
     yield 1.0, 1.0, _CONSTANTS
+    for axis in axes:  # DimeNet's ``normal_(std=2 / size)``, uniform draws within ``1 / size``
+        yield 1 / shape[axis], 1 / other[axis], (3.0**-0.5,) if even else (1.0, 2.0)
 
 
 __all__ = ["scale_at"]

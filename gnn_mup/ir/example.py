@@ -96,7 +96,8 @@ def _check(call: Call) -> None:
 
 def _unmeasurable(tensor: Tensor) -> bool:
     """NaN, or infinite numbers that are no mask: what is added to logits holds minus infinity."""
-    return bool((tensor.isnan() | tensor.isposinf()).any() or (tensor.isneginf()).all())
+    none = tensor.numel() > 0 and bool(tensor.isneginf().all())
+    return none or bool((tensor.isnan() | tensor.isposinf()).any())
 
 
 def _signature(model: nn.Module) -> dict[str, inspect.Parameter]:

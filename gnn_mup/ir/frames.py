@@ -11,6 +11,7 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
+from torch_geometric.nn import MessagePassing
 
 from ..errors import SurgeryError
 from .graph import Frame
@@ -19,6 +20,7 @@ from .source import parent_of
 _PLUMBING = (
     "torch/utils/_python_dispatch.py", "torch/_ops.py", "torch/_tensor.py",
     "gnn_mup/audit/meter.py", "gnn_mup/ir/replay.py", "gnn_mup/ir/kernels.py",
+    "gnn_mup/ir/recorder.py", "gnn_mup/ir/plain.py", "torch/functional.py",
 )  # fmt: skip
 _LIBRARIES = ("torch", "torch_geometric.utils", "torch_scatter", "torch_sparse")
 
@@ -112,6 +114,17 @@ class Owners:
             return None
         first = frame.f_locals.get(code.co_varnames[0])
         return self.names.get(id(first)) if isinstance(first, nn.Module) else None
+
+    def aggregator(self, frame: FrameType | None) -> str | None:
+        """The PyG layer whose sum of messages runs; others may call a method as it does."""
+        for _ in range(12):
+            if frame is None:
+                return None
+            if frame.f_code.co_name in ("aggregate", "message_and_aggregate"):
+                first = frame.f_locals.get(frame.f_code.co_varnames[0])
+                return self.self_of(frame) if isinstance(first, MessagePassing) else None
+            frame = frame.f_back
+        return None
 
 
 def methods(module: nn.Module) -> Iterator[FunctionType]:

@@ -58,6 +58,7 @@ class How(Enum):
     PLAIN = ""
     RESHAPE = "reshape"
     TILED = "an axis several times over"
+    FOURIER = "frequencies of an axis"
     PATCHES = "each entry of an axis as a patch of several"
     NOISE = "noise"
     POSITIVE = "keeps positive numbers"

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch_geometric.nn import MessagePassing
 
 from . import ops
 from .expand import COMPOUND, Made, expanded
@@ -24,6 +23,7 @@ from .frames import Owners, callers, handed_on, is_plumbing
 from .graph import Aggregation, Graph, Node, Ref, Site, refs
 from .magnitudes import is_rotation, rms, row_sum, unweighted, weighted_operand
 from .opset import is_known
+from .plain import plain
 
 T = TypeVar("T")
 TAG = "_gnn_mup_node"
@@ -177,7 +177,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        simpler = None if self.paused else plain(func, args)
+        if simpler is not None:
+            with self:
+                return simpler(*args)
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operation, and record it."""
         if self.paused or torch._C._current_graph_task_id() != -1:  # a gradient is being taken
             return func(*args, **kwargs)
         name = ops.name_of(func, args)
@@ -324,7 +331,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         frames = self.owners.stack(frame)
         aggregator = None
         if name in ops.SCATTER or name in ops.SPARSE or sums:
-            aggregator = self._aggregator(frame)
+            aggregator = self.owners.aggregator(frame)
             frames = handed_on(frames)
         key = (aggregator, *((id(f.code), f.lasti, f.owner) for f in frames))  # hashes code slowly
         if key not in self._sites:
@@ -334,17 +341,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 here.code, here.lasti, method.owner, function, aggregator, frames
             )
         return self._sites[key]
-
-    def _aggregator(self, frame: FrameType | None) -> str | None:
-        """The PyG layer whose sum of messages runs; others may call a method as it does."""
-        for _ in range(12):
-            if frame is None:
-                return None
-            if frame.f_code.co_name in ("aggregate", "message_and_aggregate"):
-                first = frame.f_locals.get(frame.f_code.co_varnames[0])
-                return self.owners.self_of(frame) if isinstance(first, MessagePassing) else None
-            frame = frame.f_back
-        return None
 
 
 __all__ = ["Recorder"]

@@ -55,10 +55,7 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
         mine, recorded = self.graph.nodes, self.plan.graph.nodes
         return not self.hidden and [n.op for n in mine] == [n.op for n in recorded]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = ops.name_of(func, args)
         if not self.paused and name not in ops.SHAPE_ONLY:
             self._encode((*args, *kwargs.values()))  # new leaves get their numbers first
@@ -66,7 +63,7 @@ class Replay(Recorder):  # type: ignore[no-untyped-call]
             written = self._written(func)
             args = tuple(self._seen(a, consumers, i in written) for i, a in enumerate(args))
             kwargs = {key: self._seen(value, consumers) for key, value in kwargs.items()}
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().dispatch(func, args, kwargs)
         if not self.paused and isinstance(result, Tensor) and self.starts:
             index = self.node_of(result)
             if index in self.starts:

@@ -110,8 +110,11 @@ def counts(reading: Reading, aggregation: Aggregation) -> bool:
     mixes = reading.flow.mixing & node.bit and reading.flow.weights[node.index]
     if node.site is None or not mixes:
         return False
-    step = reading.program[node.index]
-    learned = all(reading.flow.weights[s] for s in step.sources[:2])
+    step, flow = reading.program[node.index], reading.flow
+    learned = all(flow.weights[s] for s in step.sources[:2])
+    weighs = [flow.weight_like(s) for s in step.sources[:2]] if step.kind is Kind.CONTRACT else []
+    if any(weighs) and not flow.between_rows(step, weighs.index(True), alone=True):
+        return False  # a layer on features and other axes at once
     if step.kind is Kind.CONTRACT and not learned:
         return True
     if step.kind is Kind.CONTRACT and not reading.is_wide(node.index):

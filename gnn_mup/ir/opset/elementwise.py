@@ -142,8 +142,16 @@ _pointwise("""
     logical_not logical_and logical_or bitwise_not bitwise_and bitwise_or bitwise_xor acosh asinh
     atanh acos asin atan sinh cosh tan sgn digamma lgamma frac exp2 erfinv sinc xlogy heaviside
     linalg_inv_ex linalg_matrix_exp cholesky_inverse
-    angle logcumsumexp cummin logical_xor signbit _fft_r2c _fft_c2c _fft_c2r
+    angle logcumsumexp cummin logical_xor signbit
 """, How.PLAIN)  # fmt: skip
+
+
+@op("_fft_r2c _fft_c2c _fft_c2r")
+def _fourier(seen: Seen) -> Step:
+    """Of real numbers about half as many frequencies are kept, along the last axis."""
+    source = Operand(seen.tensors()[0], tuple(range(len(seen.shape))))
+    last = list(seen.arg(1))[-1]
+    return seen.step(Kind.POINTWISE, [source], How.FOURIER, axis=seen.axis(last))
 
 
 @op("pow")

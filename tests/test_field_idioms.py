@@ -1,0 +1,214 @@
+"""Idioms of the field that had no test (written down before blind batch 66), each in the smallest
+form: bilinear decoders, Fourier layers, norms of weights in an encoder, waves of a time, circular
+correlation, layers on features beside other axes, sums that have a line."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes, planned, texts
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torch_geometric.nn import LayerNorm, global_add_pool
+
+from gnn_mup import apply_transfer, plan_transfer
+
+PICTURE = torch.randn(2, FEATURES, 12, 12, generator=torch.Generator().manual_seed(4))
+
+
+class Discriminator(nn.Module):
+    """Pairs of nodes are scored by `nn.Bilinear` (DGI)."""
+
+    def __init__(self, width: int = WIDTH, divided: bool = False) -> None:
+        super().__init__()
+        self.by = width if divided else 1
+        self.enc, self.pairs = nn.Linear(FEATURES, width), nn.Bilinear(width, width, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = torch.relu(self.enc(x))
+        return self.pairs(h[edge_index[0]], h[edge_index[1]] / self.by)
+
+
+def test_a_bilinear_decoder_is_a_layer_and_a_dot_product() -> None:
+    plan = planned(Discriminator(), X, EDGES)
+    assert str(plan.params["pairs.weight"].kind) == "width-to-width"
+    assert "dot-product-decoder" in codes(plan) and "measured" not in codes(plan)
+    assert "dot-product-decoder" not in codes(planned(Discriminator(divided=True), X, EDGES))
+
+
+def test_a_model_with_a_bilinear_decoder_trains() -> None:
+    model = Discriminator(2 * WIDTH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        groups = apply_transfer(model, (X, EDGES), base=(WIDTH, 1), lr=1e-2)
+    optimizer, losses = groups.optimizer(torch.optim.Adam), []
+    for _ in range(5):
+        optimizer.zero_grad()
+        losses.append(model(X, EDGES).square().mean())
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0]
+
+
+class Fourier(nn.Module):
+    """Layers on the lowest modes of a Fourier transform, drawn as FNO draws them."""
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Conv2d(FEATURES, width, 1), nn.Conv2d(width, OUT, 1)
+        self.mix = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(DEPTH))
+        self.modes = nn.ParameterList(
+            torch.rand(width, width, 4, 4, dtype=dtype) / width**2 for _ in range(DEPTH)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for mix, modes in zip(self.mix, self.modes, strict=True):
+            low = torch.fft.rfft2(x)[:, :, :4, :4]
+            some = torch.einsum("bixy,ioxy->boxy", low, modes.to(low.dtype))
+            x = x + F.gelu(torch.fft.irfft2(some, s=x.shape[-2:]) + mix(x))
+        return self.dec(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.cfloat, torch.float])
+def test_modes_of_a_fourier_layer_keep_their_scale(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    small, large = Fourier(WIDTH, dtype), Fourier(2 * WIDTH, dtype)
+    plan = plan_transfer(large, PICTURE, base=(WIDTH, DEPTH))
+    modes = plan.params["modes.0"]
+    drawn = small.modes[0].detach().abs().square().mean().sqrt().item()
+    assert modes.init_after == pytest.approx(drawn * 2**-0.5, rel=0.05)
+    assert modes.lr_scale == pytest.approx(0.5)
+    assert not {"unknown-initialiser", "not-audited"} & codes(plan)
+
+
+class Normed(nn.Module):
+    """Weight norm, in an encoder too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.utils.parametrizations.weight_norm
+        self.enc, self.dec = norm(nn.Linear(FEATURES, WIDTH)), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(norm(nn.Linear(WIDTH, WIDTH)) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return self.dec(x)
+
+
+def test_the_lengths_of_normed_weights_raise_no_alarm() -> None:
+    plan = planned(Normed(), X, audit=True)
+    assert plan.audit is not None
+    assert not any(code.startswith("audit") for code in codes(plan))
+
+
+class Timed(nn.Module):
+    """A network of a time, whose waves are as many as the width, added in every layer."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.enc, self.dec = nn.Linear(FEATURES, width), nn.Linear(width, OUT)
+        self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        angles = time[:, None] * torch.exp(-torch.arange(self.width // 2) / self.width * 9.0)
+        told = self.time(torch.cat([angles.sin(), angles.cos()], -1))
+        x = self.enc(x)
+        for layer in self.layers:
+            x = x + torch.relu(layer(x) + told)
+        return self.dec(x)
+
+
+def test_waves_of_a_time_are_as_many_as_the_width() -> None:
+    plan = planned(Timed(2 * WIDTH), X, torch.tensor([3.0]), base=(WIDTH, DEPTH), audit=True)
+    assert plan.params["time.0.weight"].lr_scale == pytest.approx(0.5)
+    assert plan.params["time.2.weight"].lr_scale == pytest.approx(0.5)
+    assert not any(code.startswith("audit") for code in codes(plan))
+
+
+class Correlated(nn.Module):
+    """Circular correlation of a node with its relation, by Fourier transforms (CompGCN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes, self.kinds = nn.Embedding(NODES, WIDTH), nn.Embedding(4, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def forward(self, edge_index: Tensor, kinds: Tensor) -> Tensor:
+        x = self.nodes.weight
+        for layer in self.layers:
+            ends = torch.fft.rfft(x[edge_index[0]]).conj() * torch.fft.rfft(self.kinds(kinds))
+            sent = torch.fft.irfft(ends, n=WIDTH)
+            x = x + torch.tanh(layer(torch.zeros_like(x).index_add(0, edge_index[1], sent)))
+        return self.dec(x)
+
+
+def test_features_go_through_frequencies_and_back() -> None:
+    plan = planned(Correlated(), EDGES, torch.arange(EDGES.shape[1]) % 4)
+    kinds = {str(plan.params[f"layers.{i}.weight"].kind) for i in range(DEPTH)}
+    assert kinds == {"width-to-width"}
+    assert "unknown-growth" not in codes(plan)
+
+
+class Products(nn.Module):
+    """All products of features with a few columns of the data, read by one square matrix (e3nn's
+    fully connected tensor product)."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH * columns, OUT)
+        self.mix = nn.Parameter(torch.randn(WIDTH, columns, WIDTH * columns) / WIDTH)
+
+    def forward(self, x: Tensor, kinds: Tensor) -> Tensor:
+        both = torch.einsum("cb,ca->cba", kinds, self.enc(x)).flatten(1)
+        mixed = both @ self.mix.transpose(0, 1).flatten(0, 1)
+        return self.dec(torch.relu(mixed))
+
+
+def test_a_square_layer_on_products_sums_over_no_neighbours() -> None:
+    kinds = nn.functional.one_hot(torch.arange(NODES) % 3, 3).float()
+    assert not planned(Products(3), X, kinds).messages
+
+
+class Pooled(nn.Module):
+    """Two sums over nodes, in two lines; PyG's norm over a graph sums and divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(2 * WIDTH, OUT)
+        self.norm = LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+        x = self.norm(self.enc(x), batch)
+        one = global_add_pool(torch.relu(x), batch)
+        other = global_add_pool(torch.tanh(x), batch)
+        return self.dec(torch.cat([one, other], -1))
+
+
+def test_sum_pooling_is_named_with_its_line_and_a_norm_over_graphs_is_not() -> None:
+    told = texts(planned(Pooled(), X, torch.arange(NODES) // 4))
+    assert "'one = global_add_pool(" in told and "'other = global_add_pool(" in told
+    assert "summed-features" not in told
+
+
+class Spare(nn.Module):
+    """Takes a list of cells that may be empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc = nn.Linear(FEATURES, OUT)
+
+    def forward(self, x: Tensor, cells: Tensor) -> Tensor:
+        return self.enc(x) + cells.sum()
+
+
+def test_an_example_may_hold_empty_tensors() -> None:
+    assert planned(Spare(), X, torch.zeros(0, 3)).params
