@@ -50,7 +50,7 @@ WRONG = {
     "SCALED = []": "net.py:20 (residual branch) is scaled by 0.167",
     "SCALED = ['net.py:20', 'net.py:18']": "net.py:18 is not scaled",
     "GAMMA = []": "is divided by",
-    "GAMMA = ['convs.*', 'net.py:21']": "net.py:21 has no gamma",
+    "GAMMA = ['convs.*', 'net.py:18']": "wrong: net.py:18 has no gamma",
     "INSERTED = True": "connections put in: False",
     "WIDTH_ONLY = True": "does not say that the depth does not transfer",
     "RATES = {'emb.weight': [(-1, None)]}": "emb.weight: powers (0.00",
@@ -68,6 +68,12 @@ def judged(folder: Path, *more: str, command: str = "judge") -> str:
 
 def test_what_holds_is_right(tmp_path: Path) -> None:
     assert judged(tmp_path).startswith("net: said")  # of the pooling
+
+
+def test_a_sum_that_is_called_pooling_with_its_line_is_said(tmp_path: Path) -> None:
+    told = judged(tmp_path, "GAMMA = ['convs.*', 'net.py:21']")
+    assert told.startswith("net: said")
+    assert "said: net.py:21 has no gamma" in told
 
 
 @pytest.mark.parametrize("line", WRONG)

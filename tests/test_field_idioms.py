@@ -11,7 +11,6 @@ import torch
 from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes, planned, texts
 from torch import Tensor, nn
 from torch.nn import functional as F
-
 from torch_geometric.nn import LayerNorm, global_add_pool
 
 from gnn_mup import apply_transfer, plan_transfer
@@ -35,7 +34,8 @@ class Discriminator(nn.Module):
 def test_a_bilinear_decoder_is_a_layer_and_a_dot_product() -> None:
     plan = planned(Discriminator(), X, EDGES)
     assert str(plan.params["pairs.weight"].kind) == "width-to-width"
-    assert "dot-product-decoder" in codes(plan) and "measured" not in codes(plan)
+    assert "dot-product-decoder" in codes(plan)
+    assert "measured" not in codes(plan)
     assert "dot-product-decoder" not in codes(planned(Discriminator(divided=True), X, EDGES))
 
 
@@ -195,7 +195,8 @@ class Pooled(nn.Module):
 
 def test_sum_pooling_is_named_with_its_line_and_a_norm_over_graphs_is_not() -> None:
     told = texts(planned(Pooled(), X, torch.arange(NODES) // 4))
-    assert "'one = global_add_pool(" in told and "'other = global_add_pool(" in told
+    assert "'one = global_add_pool(" in told
+    assert "'other = global_add_pool(" in told
     assert "summed-features" not in told
 
 
@@ -212,3 +213,70 @@ class Spare(nn.Module):
 
 def test_an_example_may_hold_empty_tensors() -> None:
     assert planned(Spare(), X, torch.zeros(0, 3)).params
+
+
+class Similar(nn.Module):
+    """Neighbours are weighed by products of features with themselves, or with others."""
+
+    def __init__(self, other: bool, by: float) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.keys = nn.Linear(WIDTH, WIDTH) if other else nn.Identity()
+        self.layers, self.by = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)), by
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            logits = torch.relu(x) @ torch.relu(self.keys(x)).T
+            x = x + layer((logits / self.by).softmax(-1) @ x)
+        return self.dec(x)
+
+
+@pytest.mark.parametrize(
+    ("other", "by", "said"),
+    [(False, WIDTH**0.5, True), (True, WIDTH**0.5, False), (False, float(WIDTH), False)],
+)
+def test_logits_of_features_with_themselves_need_the_width(
+    other: bool, by: float, said: bool
+) -> None:
+    told = planned(Similar(other, by), X)
+    assert ("undivided-attention" in codes(told)) == said
+
+
+class Linear(nn.Module):
+    """Linear attention, divided by the number of nodes or by what was collected."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.enc, self.dec, self.by = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT), by
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            q, k, v = layer(x).chunk(3, -1)
+            x = x + (q @ (k.T @ v)) * (1.0 / self.by)
+        return self.dec(x)
+
+
+@pytest.mark.parametrize(("by", "said"), [(NODES, True), (NODES * WIDTH, False)])
+def test_the_number_of_nodes_does_not_divide_linear_attention(by: float, said: bool) -> None:
+    assert ("undivided-attention" in codes(planned(Linear(by), X))) == said
+
+
+class UnitRows(nn.Module):
+    """Rows of length one are read by an LSTM (Hist2ST)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.states = nn.LSTM(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = F.normalize(torch.relu(self.enc(x)), dim=-1)
+        return self.dec(self.states(torch.stack([first, first.flip(0)]))[0].mean(0))
+
+
+def test_what_reads_rows_of_length_one_is_named() -> None:
+    (told,) = [t for t in texts(planned(UnitRows(), X)).splitlines() if "row-norm" in t]
+    assert "states.weight_ih_l0" in told

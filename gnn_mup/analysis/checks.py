@@ -174,17 +174,24 @@ def _normed(reading: Reading) -> bool:
 def row_norms(reading: Reading) -> list[Note]:
     """``F.normalize(x, dim=-1)``: a row of D numbers and length one has entries of 1/sqrt(D)."""
     products = [s.index for s in reading.program if s.kind is Kind.PRODUCT]
-    wide = [i for i in products if reading.flow.weights[i] and reading.is_wide(i)]
-    found = [
-        reading.graph[i] for i in wide if _by_own_length(reading, i) and _read_by_weight(reading, i)
+    found: dict[object, tuple[Node, list[str]]] = {}
+    for index in (i for i in products if reading.flow.weights[i] and reading.is_wide(i)):
+        readers = _readers(reading, index) if _by_own_length(reading, index) else []
+        if readers:
+            at = expression_of(reading.flow, index)
+            found.setdefault(at, (reading.graph[index], []))[1].extend(readers)
+    return [
+        note
+        for node, readers in found.values()
+        for note in at_their_lines(
+            Code.ROW_NORM,
+            [node],
+            "F.normalize or the like (GraphGym's l2norm): features are divided by their own "
+            "length, so that their entries fall like 1/sqrt(D) and the layers behind them "
+            f"({', '.join(fold_names(dict.fromkeys(readers)))}) learn less and less: the width "
+            "does not transfer. Multiply by x.size(-1) ** 0.5, or leave it out",
+        )
     ]
-    return at_their_lines(
-        Code.ROW_NORM,
-        found,
-        "F.normalize or the like (GraphGym's l2norm): features are divided by their own length, so "
-        "that their entries fall like 1/sqrt(D) and the layer behind them learns less and less: "
-        "the width does not transfer. Multiply by x.size(-1) ** 0.5, or leave it out",
-    )
 
 
 def _by_own_length(reading: Reading, index: int) -> bool:
@@ -205,7 +212,8 @@ def _by_own_length(reading: Reading, index: int) -> bool:
     return False
 
 
-def _read_by_weight(reading: Reading, index: int) -> bool:
+def _readers(reading: Reading, index: int) -> list[str]:
+    """The weights that read a value, whatever rows were added up of it on the way."""
     kept = (Kind.VIEW, Kind.PICK, Kind.JOIN, Kind.WRITE, Kind.POINTWISE, Kind.ROWS, Kind.SCATTER,
             Kind.SUM, Kind.REDUCE)  # fmt: skip
 
@@ -214,7 +222,8 @@ def _read_by_weight(reading: Reading, index: int) -> bool:
         return step.kind in kept or divides or bool(reading.flow.mixing >> step.index & 1)
 
     after = reading.program.ahead(index, through)
-    return any(reading.flow.contractions >> step.index & 1 for step in after)
+    layers = (s.index for s in after if reading.flow.contractions >> s.index & 1)
+    return [use.param for here in layers for use in reading.uses.at.get(here, ()) if use.in_axes]
 
 
 @check

@@ -26,18 +26,23 @@ def dot_products(reading: Reading) -> Iterator[Note]:
         summed = reading.summed_in(step.index)
         if not reading.dims.grows(summed):
             continue
-        if reading.is_wide(step.index) and not _is_linear_attention(reading, step):
+        rows = _rows_of_linear_attention(reading, step)
+        if reading.is_wide(step.index) and not rows:
             continue
         size = program.shape(factors[0])[-1]
+        constant = abs(_constant(reading, step.index, factors))
         weighs = softened(flow, step.index) and reading.graph.descendants[step.index] & flow.mixing
         last = _is_last(reading, step.index) and not weighs
-        if last and abs(_constant(reading, step.index, factors) * size**0.5 - 1.0) < 1e-3:
+        root = abs(constant * size**0.5 - 1.0) < 1e-3
+        if last and root:
             yield Note(
                 Code.DOT_PRODUCT_DECODER,
                 "a dot product of features is the decoder, and only the square root of the width "
                 f"divides it: what it learns grows with the width. Divide its logits by {size}",
             )
-        if _scaled(reading, step.index, factors):
+        squares = root and _is_same(reading, *factors[:2])
+        by_rows = rows and abs(constant * rows - 1.0) < 1e-6  # says nothing of the width
+        if _scaled(reading, step.index, factors) and not squares and not by_rows:
             continue
         site = node.site
         where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
@@ -50,13 +55,29 @@ def dot_products(reading: Reading) -> Iterator[Note]:
         else:
             yield Note(
                 Code.UNDIVIDED_ATTENTION,
-                f"attention logits{where} are sums of {size} products that nothing divides: they "
-                f"grow with the width, and with them the gradients. Divide them by {size}",
+                f"attention logits{where} are sums of {size} products "
+                + (
+                    "of features with themselves, which a square root does not keep small: they "
+                    if squares
+                    else "that nothing divides: they "
+                )
+                + f"grow with the width, and with them the gradients. Divide them by {size}",
             )
 
 
-def _is_linear_attention(reading: Reading, step: Step) -> bool:
-    """``q @ (k.T @ v)``, and nothing that is made of the nodes divides it."""
+def _is_same(reading: Reading, one: int, other: int) -> bool:
+    """Whether two values are one, or were made of one in the same way (``x.sum(-1)``, twice)."""
+    steps = [reading.program[reading.program.origin(i)[0]] for i in (one, other)]
+    if steps[0] is steps[1]:
+        return True
+    ops = [(reading.graph[s.index].op, s.kind, s.axis, len(s.sources)) for s in steps]
+    moved = steps[0].kind in (Kind.VIEW, Kind.REDUCE, Kind.POINTWISE)
+    return moved and ops[0] == ops[1] and _is_same(reading, *(s.sources[0] for s in steps))
+
+
+def _rows_of_linear_attention(reading: Reading, step: Step) -> int:
+    """How many rows ``q @ (k.T @ v)`` adds up, where nothing that is made of them divides it; 0
+    for other products."""
     program, dims = reading.program, reading.dims
     made = [program[program.origin(s)[0]] for s in step.sources[:2]]
     summaries = [
@@ -66,7 +87,10 @@ def _is_linear_attention(reading: Reading, step: Step) -> bool:
     ]  # fmt: skip
     after = program.ahead(step.index, lambda later: later.kind is Kind.VIEW)
     below = any(o.power < 0 for later in after for o in later.operands)
-    return bool(summaries) and not below
+    if below or not summaries:
+        return 0
+    slots = [pair[0] for pair in summaries[0].summed]
+    return math.prod(program.shape(summaries[0].sources[o])[axis] for o, axis in slots)
 
 
 def summed_features(reading: Reading) -> Iterator[Note]:

@@ -1,4 +1,4 @@
-"""Kernels that are run as the plain operations they stand for, so that each of these is recorded."""
+"""Kernels that are run as the plain operations they stand for: each of these is recorded."""
 
 from __future__ import annotations
 
