@@ -11,9 +11,10 @@ import torch
 from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes, planned, texts
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import LayerNorm, global_add_pool
+from torch_geometric.nn import GATv2Conv, GraphNorm, LayerNorm, global_add_pool
 
 from gnn_mup import apply_transfer, plan_transfer
+from gnn_mup.ir.values import cloned_value
 
 PICTURE = torch.randn(2, FEATURES, 12, 12, generator=torch.Generator().manual_seed(4))
 
@@ -280,3 +281,106 @@ class UnitRows(nn.Module):
 def test_what_reads_rows_of_length_one_is_named() -> None:
     (told,) = [t for t in texts(planned(UnitRows(), X)).splitlines() if "row-norm" in t]
     assert "states.weight_ih_l0" in told
+
+
+# -- blind batch 67 --------------------------------------------------------------------------------
+
+
+class Record:
+    """A batch that keeps the names of its attributes, and is written to by the model (fairchem)."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self.names = set(tensors)
+        self.__dict__.update(tensors)
+
+    def clone(self) -> Record:
+        return Record(**{name: getattr(self, name) for name in self.names})
+
+
+class Writes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+
+    def forward(self, batch: Record) -> Tensor:
+        batch = batch.clone()
+        batch.names.add("more")
+        return self.dec(torch.relu(self.enc(batch.x)))
+
+
+def test_names_that_a_batch_keeps_are_its_own_in_each_pass() -> None:
+    batch = Record(x=X)
+    assert plan_transfer(Writes(), (batch,), base="paper").params
+    assert batch.names == {"x"}
+    copy = cloned_value(batch)
+    copy.names.add("y")
+    assert batch.names == {"x"}
+
+
+class Strides(nn.Module):
+    """Every third moment goes on as it is, beside a convolution over three (StridedTransformer)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Conv1d(WIDTH, WIDTH, 3, stride=3) for _ in range(3))
+        self.third = nn.MaxPool1d(1, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x).transpose(1, 2)
+        for layer in self.layers:
+            x = self.third(x) + torch.tanh(layer(x))
+        return self.dec(x.transpose(1, 2))
+
+
+def test_pooling_over_single_rows_chooses_them() -> None:
+    plan = planned(Strides(), torch.randn(2, 27, FEATURES))
+    assert plan.depth == 3
+    assert "width-only" not in codes(plan)
+
+
+class Stages(nn.Module):
+    """Rows that are handed out to finer ones, where a norm over graphs follows, and stands in
+    every branch as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.first = GraphNorm(WIDTH)
+        self.norms = nn.ModuleList(GraphNorm(WIDTH) for _ in range(DEPTH))
+        self.layers = nn.ModuleList(GATv2Conv(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, coarse: Tensor, batch: Tensor, edge_index: Tensor) -> Tensor:
+        x = torch.relu(self.first(self.enc(x)[coarse], batch))
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + layer(norm(x, batch), edge_index)
+        return self.dec(x)
+
+
+def test_the_mean_that_a_norm_takes_off_is_no_branch() -> None:
+    coarse, batch = torch.arange(NODES) // 2, torch.arange(NODES) // 6
+    plan = planned(Stages(), X, coarse, batch, EDGES)
+    assert plan.depth == DEPTH
+    assert {(b.what, b.count) for b in plan.branches} == {("residual branch", DEPTH)}
+
+
+class Token(nn.Module):
+    """A token is put before the rows of a stream, in its middle (DeepIce)."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.token = nn.Parameter(torch.randn(1, WIDTH))
+        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, 2) for _ in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for i, layer in enumerate(self.layers):
+            x = torch.cat([self.token, x]) if i == 2 else x
+            x = x + layer(x, x, x)[0]
+        return self.dec(x[0])
+
+
+def test_a_token_beside_the_rows_of_a_stream_acts_once() -> None:
+    shallow, deep = (planned(Token(n), X, optimizer="sgd").params["token"] for n in (4, 8))
+    assert deep.lr_scale == pytest.approx(shallow.lr_scale)

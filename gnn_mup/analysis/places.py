@@ -226,7 +226,9 @@ class Places:
             count = max(min(reading.branches_of(levels), reading.depth), 1)
             where = "in a residual branch" if count == 1 else f"feeds {count} residual branches"
             return Role.RESIDUAL, float(count), where
-        if use.how == "vector" and (reading.on_stream >> use.node & 1 or self._joins(use.node)):
+        beside = reading.program[use.node].kind is Kind.JOIN  # a token: rows of its own
+        on_stream = reading.on_stream >> use.node & 1 or self._joins(use.node)
+        if use.how == "vector" and on_stream and not beside:
             return Role.STREAM, 1.0, "on the residual stream, once per layer"
         if self._is_last(use) or (kind is Width.NO_WIDTH and self._after_last(use)):
             return Role.DECODER, 1.0, "behind the last width"

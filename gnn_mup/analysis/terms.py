@@ -30,7 +30,21 @@ class Terms:
         a weight or a neighbour (the mean that a norm takes off) does not."""
         start = self._latest_common(stream, other)
         way = self.graph.between(start, other.node) if start >= 0 else ~0
-        return bool(way & (self.flow.contractions | self.flow.mixing))
+        known = self._collected_and_handed_back(other) if start >= 0 else 0
+        return bool(way & (self.flow.contractions | self.flow.mixing & ~known))
+
+    def _collected_and_handed_back(self, leaf: Leaf) -> int:
+        """Mask of the rows that a summand collects, where the very index that collects them hands
+        them back: the mean of a graph, times a gain, is none of its neighbours'."""
+        step, back = self.program[leaf.origin], -1
+        while step.kind in (Kind.VIEW, Kind.PRODUCT, Kind.ROWS, Kind.SCATTER) and step.sources:
+            if step.kind is Kind.SCATTER:
+                collects = self.program.origin(step.sources[1])[0]
+                return 1 << step.index if collects == back else 0
+            if step.kind is Kind.ROWS:
+                back = self.program.origin(step.sources[-1])[0]
+            step = self.program[step.sources[0]]
+        return 0
 
     def _fixed(self, leaf: Leaf, early: Sum) -> bool:
         """The same value as one layer before."""

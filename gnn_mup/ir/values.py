@@ -49,7 +49,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def cloned_value(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    """The same value with tensors of its own; what holds no tensor is handed on as it is.
+    """The same value with tensors, lists and dicts of its own; what else holds no tensor is handed
+    on as it is.
 
     A tensor that stands in two places is one tensor in the copy too.
     """
@@ -60,6 +61,8 @@ def cloned_value(value: Any, memo: dict[int, Any] | None = None) -> Any:
         memo[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
     elif isinstance(value, BaseData):
         memo[id(value)] = value.clone()
+    elif type(value) in _CONTAINERS and next(tensors_in(value), None) is None:
+        return copy.copy(value)  # names of attributes: a forward pass may add some
     elif isinstance(value, _CLOSED) or next(tensors_in(value), None) is None:
         return value
     else:
