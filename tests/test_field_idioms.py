@@ -12,6 +12,7 @@ from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes,
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GATv2Conv, GraphNorm, LayerNorm, global_add_pool
+from torch_geometric.utils import softmax
 
 from gnn_mup import apply_transfer, plan_transfer
 from gnn_mup.ir.values import cloned_value
@@ -384,3 +385,234 @@ class Token(nn.Module):
 def test_a_token_beside_the_rows_of_a_stream_acts_once() -> None:
     shallow, deep = (planned(Token(n), X, optimizer="sgd").params["token"] for n in (4, 8))
     assert deep.lr_scale == pytest.approx(shallow.lr_scale)
+
+
+# -- blind batch 68 --------------------------------------------------------------------------------
+
+
+class Beside(nn.Module):
+    """One column less than the width, and a mask beside it; then a stream of that width
+    (t-PatchGNN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filters = nn.Linear(FEATURES, FEATURES * (WIDTH - 1))
+        self.bias = nn.Parameter(torch.zeros(WIDTH - 1))
+        self.table = nn.Parameter(torch.randn(1, NODES, 5))
+        self.nodes = nn.ModuleList(nn.Linear(WIDTH, 5) for _ in range(DEPTH))
+        self.layers = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(DEPTH))
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        parts = self.filters(x).softmax(1).view(len(x), NODES, WIDTH - 1, FEATURES)
+        h = torch.cat([(parts * x.unsqueeze(2)).sum(-1) + self.bias, mask], -1)
+        for node, layer in zip(self.nodes, self.layers, strict=True):
+            seen = self.table + node(h)
+            near = torch.relu(seen @ seen.transpose(1, 2) / 5).softmax(-1)
+            h = h + torch.relu(layer(torch.cat([h, near @ h], -1)))
+        return self.dec(h)
+
+
+def test_a_width_with_a_mask_among_its_columns_is_the_width() -> None:
+    x, mask = torch.randn(3, NODES, FEATURES), torch.ones(3, NODES, 1)
+    plan = planned(Beside(), x, mask)
+    assert plan.width == WIDTH
+    assert plan.params["nodes.1.weight"].lr_scale == plan.params["dec.weight"].lr_scale
+    assert str(plan.params["layers.2.weight"].kind) == "mixed"  # the mask is on the stream
+
+
+class Carried(nn.Module):
+    """Raw data beside features, read by a layer, whose results are read by others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH - 1), nn.Linear(WIDTH, OUT)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.third = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = torch.cat([torch.tanh(self.enc(x)), x[:, :1]], -1)
+        h = torch.relu(self.second(torch.relu(self.first(both))))
+        return self.dec(h + both)
+
+
+def test_what_a_layer_makes_of_raw_data_is_features() -> None:
+    told = [t for t in texts(planned(Carried(), X)).splitlines() if t.startswith("[mixed-inputs]")]
+    assert any("first.weight" in t for t in told)
+    assert any("dec.weight" in t for t in told)  # by the skip
+    assert not any("second.weight" in t for t in told)
+
+
+class Turned(nn.Module):
+    """Components of every row are turned by given matrices, on edges and on nodes, which are no
+    rotations where some components are left out (EquiformerV2)."""
+
+    def __init__(self, weighed: bool) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.scores = nn.ModuleList(nn.Linear(WIDTH, 1) for _ in range(DEPTH))
+        self.weighed = weighed
+        self.register_buffer("grid", torch.randn(9, 4, generator=torch.Generator().manual_seed(1)))
+
+    def forward(self, x: Tensor, edge_index: Tensor, turns: Tensor) -> Tensor:
+        start, end = edge_index
+        h = self.enc(x).unsqueeze(1) * torch.ones(1, 4, 1)
+        for layer, score in zip(self.layers, self.scores, strict=True):
+            sent = layer(torch.bmm(turns[:, :3], h[start]))
+            if self.weighed:
+                sent = sent * softmax(score(sent[:, 0]), end, num_nodes=len(x)).unsqueeze(-1)
+            back = torch.bmm(turns[:, :3].transpose(1, 2), sent)
+            h = h + torch.zeros_like(h).index_add(0, end, back)
+            h = h + torch.einsum("gc,ngd->ncd", self.grid, torch.tanh(
+                torch.einsum("gc,ncd->ngd", self.grid, h))) / 9  # fmt: skip
+        return self.dec(h[:, 0])
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+def test_matrices_that_turn_the_components_of_each_row_sum_over_no_neighbours(
+    weighed: bool,
+) -> None:
+    turns = torch.linalg.qr(torch.randn(EDGES.shape[1], 4, 4))[0]
+    plan = planned(Turned(weighed), X, EDGES, turns)
+    assert plan.depth == DEPTH
+    assert {m.normalised for m in plan.messages} in ([set(), {True}] if weighed else [{False}])
+    assert len({m.line for m in plan.messages if not m.normalised}) == (0 if weighed else 1)
+
+
+class Written(nn.Module):
+    """A bias is written to a part of what an einsum has made (SO3_LinearV2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.weights = nn.ParameterList(torch.randn(2, WIDTH, WIDTH) / 5 for _ in range(DEPTH))
+        self.biases = nn.ParameterList(torch.zeros(WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x).unsqueeze(1).expand(-1, 2, -1)
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            out = torch.einsum("bmi,moi->bmo", torch.tanh(x), weight)
+            out[:, 0:1, :] = out.narrow(1, 0, 1) + bias.view(1, 1, -1)
+            x = x + out
+        return self.dec(x[:, 0])
+
+
+def test_a_bias_that_is_written_to_a_view_acts_in_its_branch() -> None:
+    plan = planned(Written(), X, optimizer="sgd", audit=True)
+    assert {str(plan.params[f"biases.{i}"].role) for i in range(DEPTH)} == {"residual"}
+
+
+class Filtered(nn.Module):
+    """Filters with learned radii weigh the states of all other nodes (AIMNet2)."""
+
+    def __init__(self, mean: bool) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Embedding(5, WIDTH), nn.Linear(WIDTH, OUT)
+        self.radii = nn.Parameter(torch.linspace(0.0, 3.0, 6))
+        self.layers = nn.ModuleList(nn.Linear(6 * WIDTH, WIDTH) for _ in range(DEPTH))
+        self.mean = mean
+
+    def forward(self, kinds: Tensor, positions: Tensor) -> Tensor:
+        x = self.enc(kinds)
+        near = (-(torch.cdist(positions, positions).unsqueeze(-1) - self.radii).square()).exp()
+        near = near / near.sum(0, keepdim=True) if self.mean else near
+        for layer in self.layers:
+            sent = torch.einsum("ma,mng->nag", x, near)
+            x = x + torch.tanh(layer(sent.flatten(1)))
+        return self.dec(x)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_sums_that_have_no_gamma_are_named(mean: bool) -> None:
+    plan = planned(Filtered(mean), torch.arange(NODES) % 5, torch.randn(NODES, 3))
+    told = "left-out" in codes(plan) or any(not m.normalised for m in plan.messages)
+    assert told != mean
+
+
+class Blocks(nn.Module):
+    """Between two branches of each block stands a small stream of its own (FrameDiff)."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.first = nn.ModuleList(GATv2Conv(WIDTH, WIDTH) for _ in range(depth))
+        self.inner = nn.ModuleList(
+            nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, WIDTH), 2)
+            for _ in range(depth)
+        )
+        self.back = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.last = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for first, inner, back, last in zip(
+            self.first, self.inner, self.back, self.last, strict=True
+        ):
+            x = x + first(x, edge_index)
+            x = x + back(inner(x))
+            x = x + torch.tanh(last(x))
+        return self.dec(x)
+
+
+def test_a_sum_between_two_steps_is_one_whatever_its_branch_holds() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shallow, deep = (planned(Blocks(n), X, EDGES) for n in (2, 4))
+    assert deep.depth == 2 * shallow.depth
+    factors = {b.line: b.factor for b in deep.branches if b.file == __file__ and b.factor != 1.0}
+    assert len(factors) == 3
+    assert len(set(factors.values())) == 1
+
+
+class Turns(nn.Module):
+    """Rotations that are multiplied out by hand, component by component, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.angle = nn.Linear(WIDTH, 4)
+
+    def turn(self, a: Tensor, b: Tensor) -> Tensor:
+        x = a[..., 0, 0] * b[..., 0] + a[..., 0, 1] * b[..., 1]
+        y = a[..., 1, 0] * b[..., 0] + a[..., 1, 1] * b[..., 1]
+        return torch.stack([x, y], -1)
+
+    def forward(self, x: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.enc(x)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        matrix = self.angle(x).view(-1, 2, 2)
+        one = self.turn(matrix, points)
+        other = self.turn(torch.stack([one, points], -2), points)
+        return self.dec(x), self.turn(torch.stack([other, one], -2), one)
+
+
+def test_products_of_components_are_no_merges() -> None:
+    plan = planned(Turns(), X, torch.randn(NODES, 2))
+    assert {(b.what, b.count) for b in plan.branches if b.factor != 1.0} == {
+        ("residual branch", DEPTH)
+    }
+
+
+class Orbitals(nn.Module):
+    """Features are coefficients of functions that are made of data (InfGCN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.last = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, 10)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, points: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        one, two = points.unbind(-1)
+        functions = torch.stack([one**i * two**j for i in range(5) for j in range(2)], -1)
+        return (self.last(x).unsqueeze(1) * functions).sum(-1)
+
+
+def test_products_with_numbers_that_are_made_of_data_are_named() -> None:
+    plan = planned(Orbitals(), X, torch.randn(NODES, 4, 2))
+    assert "dot-product-decoder" in codes(plan)

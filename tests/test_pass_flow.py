@@ -10,7 +10,7 @@ from gnn_mup.analysis.attention import scores, softened
 from gnn_mup.analysis.dims import Dims
 from gnn_mup.analysis.flow import Flow
 from gnn_mup.analysis.normalised import divided
-from gnn_mup.analysis.rows import Stretch, reshaped
+from gnn_mup.analysis.stretches import Stretch, reshaped
 from gnn_mup.ir.program import How, Kind, Program
 
 

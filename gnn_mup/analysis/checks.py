@@ -127,6 +127,40 @@ def pooling(reading: Reading) -> Iterator[Note]:
         )
 
 
+@check
+def sums_without_gamma(reading: Reading) -> list[Note]:
+    """Sums over neighbours that are no averages and were not measured: of learned features that
+    other learned numbers multiply."""
+    flow, program, graph = reading.flow, reading.program, reading.graph
+    known = {expression_of(flow, a.node) for a in graph.aggregations}
+    found: dict[object, Node] = {}
+    for node in graph.members(flow.mixing & graph.live):
+        step, expression = program[node.index], expression_of(flow, node.index)
+        learned = step.sources and all(flow.weights[s] and flow.data[s] for s in step.sources[:2])
+        both = step.kind is Kind.CONTRACT and step.how is How.PLAIN and learned
+        inside = node.site is not None and node.site.aggregator is not None
+        told = not both or inside or expression in known or not _leaves_rows(reading, step)
+        wide = any(map(reading.dims.grows, reading.dims.of[node.index]))
+        if wide and not told and not divided(flow, step):
+            found.setdefault(expression, node)
+    return at_their_lines(
+        Code.LEFT_OUT,
+        found.values(),
+        "sums over neighbours what learned weights multiply, and has no gamma: the sum grows with "
+        "the number of neighbours. Divide it by that number, or by the sum of the weights",
+    )
+
+
+def _leaves_rows(reading: Reading, step: Step) -> bool:
+    """Whether a product of two has rows of one of them, and not (``k.T @ v``) features alone."""
+    flow, dims, (one, other) = reading.flow, reading.dims, step.operands[:2]
+    own = [(o.node, axis) for o, rest in ((one, other), (other, one))
+           for axis, t in enumerate(o.axes) if t not in (None, *rest.axes)]  # fmt: skip
+    summed = dims.atoms.classes([reading.summed_in(step.index)])
+    rows = summed & dims.atoms.classes(dims.of[index][axis] for index, axis in own)
+    return bool(rows) or any(a not in flow.feature_axes[i] for i, a in own)
+
+
 def _over_nodes(reading: Reading, step: Step, axis: int) -> bool:
     """Whether a sum takes away an axis of rows, and no neighbours: no weight has such an axis, the
     data has it not as its columns, and it numbers no list."""
@@ -301,11 +335,8 @@ def mixed(reading: Reading) -> Iterator[Note]:
     """Raw data beside features in one layer."""
     places, matrices = Places(reading), (Width.GENERATED_FROM_DATA, Width.GENERATED_FROM_WIDTH)
     kinds = (Width.MIXED, Width.WIDTH_OUT, *matrices)
-    names = [
-        name
-        for name, uses in reading.uses.by_param.items()
-        if any(places.kind_of(use) in kinds and places.is_mixed(use) for use in uses)
-    ]
+    names = [name for name, uses in reading.uses.by_param.items()
+             if any(places.kind_of(use) in kinds and places.is_mixed(use) for use in uses)]  # fmt: skip
     for name in fold_names(names):
         yield Note(
             Code.MIXED_INPUTS,

@@ -85,6 +85,9 @@ class Flow(Rows):
         if not self.graph[step.index].floating or not step.operands:
             return ()
         if step.kind in _THROUGH:
+            taken = self._taken_out(step.index)
+            if taken >= 0:
+                return (taken,)
             return () if step.how in (How.SOFTMAX, How.SPARSE) else step.sources[:1]
         if step.kind is Kind.ROWS:
             chosen = step.sources[1:]
@@ -101,6 +104,17 @@ class Flow(Rows):
                 return tuple(o.node for o in features if o.power == 1)
             return self._normalised(*features[:2])
         return self.summed_states(step)
+
+    def _taken_out(self, index: int) -> int:
+        """The value that was put into a stack and taken out again by its number, -1 for others."""
+        step = self.program[index]
+        if step.kind is not Kind.PICK or step.start is None or not step.sources:
+            return -1
+        gone = len(self.program.shape(index)) < len(self.program.shape(step.sources[0]))
+        inner = self._taken_out(step.sources[0]) if gone else -1
+        stack = self.program[step.sources[0] if inner < 0 else inner]
+        known = gone and stack.kind is Kind.JOIN and stack.stacked and stack.axis == step.axis
+        return stack.sources[step.start] if known and step.start < len(stack.sources) else -1
 
     def _rewritten(self, step: Step) -> list[int]:
         """What all rows of a value were written over with, some of them after others: ``y[kind ==

@@ -36,7 +36,7 @@ class Growth(Origins):
         self.bound: dict[int, int] = {}
         """Classes that were taken as bound to an input because they are as large as its rows."""
         flow.is_listed, flow.same_rows = self._is_listed, self._same_rows
-        flow.is_column = self._is_column
+        flow.is_column, flow.is_indexed = self._is_column, self._is_indexed
 
     def settle(self, streams: Iterable[int] = ()) -> None:
         """Decide which classes are fixed. ``streams`` are values on residual streams: a model that
@@ -176,6 +176,8 @@ class Growth(Origins):
         were merged with a width are no part of it, wherever they stand."""
         told = [*self.summed, *self._own_axes[False]]  # all features that some layer makes
         alone = {d[0] for dim in told if len(d := self.atoms.expand(dim)) == 1}
+        for new, (made, beside) in zip(self.made_of, self.links, strict=True):
+            alone |= beside if new in self.joins and made & alone else set()
         splits = [[p for p in self.atoms.expand((root,)) if p not in rows]
                   for root in self.atoms.parts]  # fmt: skip
         # Two widths that were multiplied out and are read as one are no width that was split.
@@ -290,6 +292,13 @@ class Growth(Origins):
     def accounted(self) -> set[int]:
         """Classes of which it is known where they come from."""
         return self._made | self._only_made | self._fixed | self.bound.keys()
+
+    def is_tied(self, index: int, axis: int) -> bool:
+        """Whether an axis is one that a layer makes, and was taken as fixed since what is made of
+        data has it as well; no column of the data itself."""
+        classes = set(self.atoms.expand(self.of[index][axis]))
+        data = self.given | self._numbers
+        return bool(classes & self._learned & data) and not classes & self.columns
 
     def is_returned(self, dim: Dim) -> bool:
         """Whether an axis is fixed because the model returns it."""

@@ -104,7 +104,18 @@ def summed_features(reading: Reading) -> Iterator[Note]:
             continue
         source, axis = step.sources[0], -1 if pairs else step.axis
         known = (flow.contractions | flow.dot_products) >> step.index & 1
-        if axis is None or known or not dims.grows(dims.of[source][axis]):
+        if axis is None or known:
+            continue
+        if not dims.grows(dims.of[source][axis]):
+            if step.how is How.SUM and dims.is_tied(source, axis) and _meets_data(reading, step):
+                yield Note(
+                    Code.DOT_PRODUCT_DECODER if _is_last(reading, step.index)
+                    else Code.UNKNOWN_GROWTH,
+                    f"{_where(reading, step.index)}: {program.shape(source)[axis]} features are "
+                    "multiplied with as many numbers that are made of data, and summed up: nothing "
+                    "shows whether their number grows, and it was taken not to. Pass a second "
+                    "size, delta=build(another width), and it is known",
+                )  # fmt: skip
             continue
         makers = [] if pairs else _makers(reading, step)
         size = program.shape(source)[axis]
@@ -119,6 +130,18 @@ def summed_features(reading: Reading) -> Iterator[Note]:
         elif not makers and _is_number_of_features(reading, step):
             by = size if step.how is How.SUM else f"{size} ** 0.5"
             yield from _undivided_sum(reading, step, by, logits)
+
+
+def _meets_data(reading: Reading, step: Step) -> bool:
+    """Whether a sum is one of products of features with numbers made of data alone."""
+    product, flow = reading.program[step.only.node], reading.flow
+    alone = [flow.data[o.node] and not flow.weights[o.node] for o in product.operands]
+    return product.kind is Kind.PRODUCT and len(alone) == 2 and any(alone) and not all(alone)
+
+
+def _where(reading: Reading, index: int) -> str:
+    site = reading.graph[index].site
+    return "" if site is None else f"{site.file.rpartition('/')[2]}:{site.line}"
 
 
 def _makers(reading: Reading, step: Step) -> list[str]:

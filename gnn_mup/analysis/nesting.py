@@ -41,7 +41,7 @@ class Nesting:
             inside = [s for s in later if s.residual and self.is_inside(s, outer)
                       and not self._escapes(s, outer)]  # fmt: skip
             same = [s for s in inside if self._on_stream_of(s, outer)]
-            if self._chained(same):
+            if self._chained(same) and not self._among_steps(outer, inside):
                 outer.verdict = Verdict.LONG
             else:
                 for found in inside:
@@ -156,6 +156,19 @@ class Nesting:
             for late in sums
             if late is not early
         )
+
+    def _among_steps(self, outer: Sum, inside: list[Sum]) -> bool:
+        """Whether a sum stands between two steps of one expression that lie outside its branch: one
+        more step of their stream, whatever layers its branch has."""
+        assert outer.stream is not None
+        carried, own = self.flow.carried, {id(s) for s in inside}
+        before = {
+            s.expression for s in self._steps()
+            if carried[outer.stream.node] >> s.root & 1 and id(s) not in own
+            and s.expression != outer.expression
+        }  # fmt: skip
+        later = (s for s in self._steps() if s.expression in before and s.root > outer.root)
+        return any(carried[s.stream.node] >> outer.root & 1 for s in later if s.stream is not None)
 
     def _broadcast_by(self, inner: Sum, outer: Sum) -> bool:
         """Whether the outer sum adds the inner one, gathered: a virtual node's own stream."""

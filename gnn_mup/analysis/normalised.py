@@ -102,6 +102,8 @@ def _factors(flow: Flow, index: int) -> list[int]:
         step = flow.program[here]
         if _is_product(step) or step.kind is Kind.JOIN:
             return step.sources
+        if step.kind is Kind.CONTRACT and not (flow.contractions | flow.mixing) >> here & 1:
+            return step.sources[:2]  # turned by a matrix of their own, no weight
         handed_on = step.kind in _HANDED_ON or flow.program.same(here) is not None
         return step.sources[:1] if handed_on else ()
 

@@ -52,6 +52,19 @@ class Origins(Dims):
         a, b = (self.atoms.expand(dim) for i in (one, other) for dim in self.of[i][:1])
         return bool(a) and a == b
 
+    def _is_indexed(self, index: int, axis: int) -> bool:
+        return bool(self._indexed.intersection(self.atoms.expand(self.of[index][axis])))
+
+    @cached_property
+    def _indexed(self) -> set[int]:
+        """Classes of rows that an index of edges chooses from, and of the edges."""
+        gathers = (s for s in self.program if s.kind is Kind.ROWS and s.axis is not None
+                   and any(map(self.flow.is_relation, s.sources[1:])))  # fmt: skip
+        return self.atoms.classes(
+            self.of[i][s.axis or 0] for s in gathers for i in (s.index, s.sources[0])
+            if len(self.of[i]) > (s.axis or 0) and self.flow.data[s.sources[0]]
+        )  # fmt: skip
+
     @cached_property
     def no_rows(self) -> set[int]:
         """Classes of what no rows are: axes of weights, columns and what is taken from them (three

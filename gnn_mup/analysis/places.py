@@ -203,11 +203,21 @@ class Places:
         dims = self.reading.dims
         axes = (*use.in_axes, *(use.out_axes if self._generated(use.node) else ()))
         leaf = dims.of[self.reading.leaf(use.param)]
-        for _, parts in dims.joins_in(tuple(a for axis in axes for a in leaf[axis])):
+        for join, parts in dims.joins_in(tuple(a for axis in axes for a in leaf[axis])):
             grows = [dims.grows(part) for part in parts]
-            if any(grows) and not all(grows):
+            if any(grows) and not all(grows) and self._is_read(use, join):
                 return True
         return False
+
+    def _is_read(self, use: Use, index: int) -> bool:
+        """Whether a layer reads a value without another one between: what a layer has made of data
+        is features, of the same size perhaps."""
+        layers = self.flow.contractions
+        if use.data is None or self._generated(use.node):
+            return True
+        return index in reached(
+            [use.data], lambda i: () if layers >> i & 1 else self.reading.program[i].sources
+        )
 
     def _joined(self, use: Use, kind: Width) -> float:
         """Jumping knowledge by concatenation: fan_in / D, which grows with depth."""

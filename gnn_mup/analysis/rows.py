@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from functools import cached_property
-from typing import NamedTuple
 
 from ..ir.graph import Ref
 from ..ir.program import How, Kind, Operand, Step, reached
 from .features import Features
-
-
-class Stretch(NamedTuple):
-    """An axis, or a part of one that a reshape has merged with others: the steps from one of its
-    elements to the next, and over all of them, in elements of the axis."""
-
-    axis: int
-    low: int
-    high: int
+from .stretches import Stretch, reshaped
 
 
 class Rows(Features):
@@ -29,6 +19,8 @@ class Rows(Features):
     it."""
     is_column: Callable[[int, int], bool] = staticmethod(lambda index, axis: False)
     """Whether an axis of a value is one of the data's columns, as `growth` finds it."""
+    is_indexed: Callable[[int, int], bool] = staticmethod(lambda index, axis: False)
+    """Whether an index of edges chooses from the rows along an axis, or made them (`growth`)."""
     same_rows: Callable[[int, int], bool] = staticmethod(lambda one, other: False)
     """Whether two values have the same rows, as `growth` finds it."""
 
@@ -52,8 +44,19 @@ class Rows(Features):
         weighs = [self.weight_like(s) for s in step.sources[:2]]
         if any(weighs):
             return not all(weighs) and self.between_rows(step, weighs.index(True))
-        # Not logits, and no matrix that a layer has made.
-        return any(self.data[s] for s in step.sources[:2]) and not self._sums_features(step)
+        # Not logits, no matrix that a layer has made, no components of each row.
+        data = any(self.data[s] for s in step.sources[:2])
+        return data and not self._sums_features(step) and not self._within_rows(step)
+
+    def _within_rows(self, step: Step) -> bool:
+        """Whether a product sums over another axis than that of the rows that edges know of: over
+        components of each of them (a rotation, a grid of directions)."""
+        if all(self.weights[s] for s in step.sources[:2]):
+            return False  # pairs of rows with pairs of rows
+        over = {slot for pair in step.summed for slot in pair}
+        slots = [(n, axis) for n, o in enumerate(step.operands[:2]) for axis in range(len(o.axes))]
+        indexed = {(n, a) for n, a in slots if self.is_indexed(step.sources[n], a)}
+        return bool(indexed - over) and not indexed & over
 
     def between_rows(self, step: Step, weight: int, alone: bool = False) -> bool:
         """Whether a weight is summed over an axis of the data that is none of features, or (unless
@@ -329,21 +332,4 @@ class Rows(Features):
         return found
 
 
-def reshaped(old: Stretch, before: tuple[int, ...], after: tuple[int, ...]) -> list[Stretch]:
-    """Where a part of an axis is found after a reshape.
-
-    >>> reshaped(Stretch(1, 1, 12), (2, 12, 5), (2, 3, 4, 5))
-    [Stretch(axis=1, low=1, high=3), Stretch(axis=2, low=1, high=4)]
-    """
-    stride = math.prod(before[old.axis + 1 :])
-    low, high = old.low * stride, old.high * stride
-    found, end = [], math.prod(after)
-    for axis, size in enumerate(after):
-        start = end // size if size else 0
-        if low < end and start < high:
-            found.append(Stretch(axis, max(low, start) // start, min(high, end) // start))
-        end = start
-    return found
-
-
-__all__ = ["Rows", "Stretch", "reshaped"]
+__all__ = ["Rows"]

@@ -131,8 +131,7 @@ class Streams(Terms):
         if len(stream) > 1 and any(abs(share - 1.0) > 1e-6 for share in shares):
             found.verdict, found.coefficient = Verdict.SCALED, sum(shares)
         elif found.carriers > 1 and not made:
-            apart = self._made_one_from_other(stream)
-            found.verdict = Verdict.OVER_LAYERS if apart else Verdict.MERGE
+            found.verdict = self._merged(stream, early)
         elif abs(found.coefficient - 1.0) > 1e-6 and not self._normed(found.root):
             # Orders of a polynomial, which a layer's weights read afterwards, are no layers.
             layers = any(self._transforms(early.root, x) for x in made)

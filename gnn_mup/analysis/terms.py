@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ir.program import How, Kind, Step, reached
 from .flow import Flow
-from .forms import Leaf, Sum, addends, products_in
+from .forms import Leaf, Sum, Verdict, addends, products_in
 
 
 class Terms:
@@ -58,6 +58,13 @@ class Terms:
             for b in leaves
             if a.origin != b.origin
         )
+
+    def _merged(self, stream: list[Leaf], early: Sum) -> Verdict:
+        """What a sum is whose summands all carry an earlier one on."""
+        if len(stream) > 1 and not all(self._is_all_of(1 << early.root, x) for x in stream):
+            return Verdict.NONE  # components, multiplied out one by one
+        apart = self._made_one_from_other(stream)
+        return Verdict.OVER_LAYERS if apart else Verdict.MERGE
 
     def _gated(self, found: Sum, root: int, plain: bool) -> bool:
         """``g * h + (1 - g) * x``, ``x + g * (h - x)``, ``x + g * h - g * x``, ``x + (1 - x) * h``:

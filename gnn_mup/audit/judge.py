@@ -87,7 +87,9 @@ class Judge:
             measured = rate * self._generated(reading)
             low /= REFERENCE_WIDTH if self._is_few(reading) else 1.0  # heads, or an output's bias
         elif reading.how is How.CONTRACTED:
-            rate *= self._constants(reading)
+            constant = self._constants(reading)
+            itself = self.plan.relative and 0.5 < constant * math.sqrt(n) < 2.0
+            rate *= 1.0 if itself else constant  # a layer that normalises itself does at the base
             raw = self._is_raw(reading)
             measured = rate * (math.sqrt(n) if raw else n)
             measured *= self._generated(reading)

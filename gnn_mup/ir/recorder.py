@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _anew(self, index: int, whole: int) -> int:
         """The same view of a tensor as it is now."""
         node = self.graph[index]
-        known = node.ancestors >> whole & 1 or index in self.graph[whole].parents
+        known = node.ancestors >> whole & 1 or index in self.graph[whole].parents[1:]
         if index == whole or known or self._written_with.get(whole) == index:
             return index
         view = node.op in ops.ALIAS | ops.PICK and isinstance(node.args[0], Ref)

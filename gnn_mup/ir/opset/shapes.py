@@ -133,14 +133,16 @@ def _picked(seen: Seen, axis: int, gone: bool = False, start: int | None = None)
 
 @op("select")
 def _select(seen: Seen) -> Step:
-    rank = seen.rank(seen.tensors()[0])
-    return _picked(seen, seen.axis(seen.arg(1), rank), gone=True)
+    source = seen.tensors()[0]
+    axis, number = seen.axis(seen.arg(1), seen.rank(source)), seen.arg(2, "index")
+    start = number % seen.graph[source].shape[axis] if isinstance(number, int) else None
+    return _picked(seen, axis, gone=True, start=start)
 
 
 @op("unbind")
 def _unbind(seen: Seen) -> Step:
     rank = seen.rank(seen.tensors()[0])
-    return _picked(seen, seen.axis(seen.arg(1, "dim", 0), rank), gone=True)
+    return _picked(seen, seen.axis(seen.arg(1, "dim", 0), rank), gone=True, start=seen.node.output)
 
 
 @op("slice narrow")
