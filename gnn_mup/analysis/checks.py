@@ -336,7 +336,7 @@ def mixed(reading: Reading) -> Iterator[Note]:
     places, matrices = Places(reading), (Width.GENERATED_FROM_DATA, Width.GENERATED_FROM_WIDTH)
     kinds = (Width.MIXED, Width.WIDTH_OUT, *matrices)
     names = [name for name, uses in reading.uses.by_param.items()
-             if any(places.kind_of(use) in kinds and places.is_mixed(use) for use in uses)]  # fmt: skip
+             if any(places.kind_of(u) in kinds and places.is_mixed(u) for u in uses)]  # fmt: skip
     for name in fold_names(names):
         yield Note(
             Code.MIXED_INPUTS,

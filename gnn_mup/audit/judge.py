@@ -163,7 +163,7 @@ class Judge:
     def _is_basis(self, reading: Reading) -> bool:
         """Whether a tensor reads numbers that the model makes of data, and that the plan takes to
         grow with the width."""
-        made = reading.other is not None and self.graph[reading.other].op != "input"
+        made = reading.other is not None and not self.graph[reading.other].is_input
         return made and self.plan.params[reading.param].kind is Kind.WIDTH
 
     def _generated(self, reading: Reading) -> float:
