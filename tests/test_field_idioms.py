@@ -11,7 +11,7 @@ import torch
 from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes, planned, texts
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import GATv2Conv, GraphNorm, LayerNorm, global_add_pool
+from torch_geometric.nn import GATv2Conv, GraphNorm, LayerNorm, MessagePassing, global_add_pool
 from torch_geometric.utils import softmax
 
 from gnn_mup import apply_transfer, plan_transfer
@@ -616,3 +616,111 @@ class Orbitals(nn.Module):
 def test_products_with_numbers_that_are_made_of_data_are_named() -> None:
     plan = planned(Orbitals(), X, torch.randn(NODES, 4, 2))
     assert "dot-product-decoder" in codes(plan)
+
+
+# -- blind batch 69 --------------------------------------------------------------------------------
+
+
+class Remembers(nn.Module):
+    """The state is kept by a learned gain (PhysNet: one; CACE: a quarter)."""
+
+    def __init__(self, begins: float) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.gains = nn.ParameterList(torch.full((WIDTH,), begins) for _ in range(DEPTH))
+        self.layers = nn.ModuleList(GATv2Conv(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for gain, layer in zip(self.gains, self.layers, strict=True):
+            x = gain * x + layer(torch.tanh(x), edge_index)
+        return self.dec(x)
+
+
+def test_a_gain_that_begins_as_a_quarter_is_no_identity() -> None:
+    assert planned(Remembers(1.0), X, EDGES).depth == DEPTH
+    fading = planned(Remembers(0.25), X, EDGES)
+    assert fading.depth == 1
+    assert "width-only" in codes(fading)
+
+
+class Zeros(MessagePassing):
+    """Messages are multiplied by a filter that begins as zeros (PhysNet)."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.filter, self.lin = nn.Linear(1, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
+        nn.init.zeros_(self.filter.weight)
+
+    def forward(self, x: Tensor, edge_index: Tensor, lengths: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=self.lin(x), lengths=lengths)
+
+    def message(self, x_j: Tensor, lengths: Tensor) -> Tensor:
+        return x_j * self.filter(lengths)
+
+
+class Silent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(Zeros() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor, lengths: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            x = x + layer(torch.tanh(x), edge_index, lengths)
+        return self.dec(x)
+
+
+def test_messages_that_begin_as_zeros_are_named() -> None:
+    told = texts(planned(Silent(), X, EDGES, torch.rand(EDGES.shape[1], 1)))
+    assert "[left-out] layers.{0..3}: the messages are zero" in told
+
+
+class Powers(nn.Module):
+    """Powers of an adjacency, the first of which is one, in one expression (MPGCN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, supports: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            parts = [torch.einsum("nm,md->nd", support, x) for support in supports]
+            x = x + torch.tanh(layer(torch.cat(parts, -1)))
+        return self.dec(x)
+
+
+def test_an_identity_among_adjacencies_changes_nothing() -> None:
+    near = torch.rand(NODES, NODES)
+    plan = planned(Powers(), X, torch.stack([torch.eye(NODES), near, near @ near]), audit=True)
+    assert plan.audit is not None
+    assert all(m.factor == 1.0 for m in plan.messages)
+    assert "left-out" in codes(plan)
+
+
+class Points(nn.Module):
+    """Attention that makes a fixed number of points beside features (invariant points)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.values = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.points = nn.ModuleList(nn.Linear(WIDTH, 36) for _ in range(DEPTH))
+        self.back = nn.ModuleList(nn.Linear(WIDTH + 36, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, places: Tensor) -> Tensor:
+        x = self.enc(x)
+        near = (-torch.cdist(places, places)).softmax(-1)
+        for values, points, back in zip(self.values, self.points, self.back, strict=True):
+            own = points(x).view(len(x), 12, 3) + places.unsqueeze(1)
+            seen = torch.einsum("nm,mpc->npc", near, own).flatten(1)
+            x = x + back(torch.cat([near @ values(x), seen], -1))
+        return self.dec(x)
+
+
+def test_a_number_of_points_that_may_grow_is_named() -> None:
+    told = texts(planned(Points(), X, torch.randn(NODES, 3), base=(WIDTH, DEPTH)))
+    assert "points.{0..3}.weight" in told

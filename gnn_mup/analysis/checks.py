@@ -19,6 +19,8 @@ from .logits import dot_products, summed_features, tied_tables
 from .normalised import divided
 from .places import Places
 from .reading import Reading
+from .sites import at_their_lines
+from .unmeasured import empty_messages, sums_without_gamma
 
 Check = Callable[[Reading], Iterable[Note]]
 CHECKS: list[Check] = []
@@ -33,15 +35,6 @@ def check(function: Check) -> Check:
 def warnings_of(reading: Reading) -> list[Note]:
     """All warnings about a model, in the order in which a reader meets them."""
     return list(dict.fromkeys(note for function in CHECKS for note in function(reading)))
-
-
-def at_their_lines(code: Code, nodes: Iterable[Node], text: str) -> list[Note]:
-    """One note for each line of source that makes one of these values; torch's own lines say
-    nothing to anybody."""
-    sites = [node.site for node in nodes]
-    known = [None if s is None or "-packages/torch/" in s.file else s for s in sites]
-    where = ["" if s is None else f"{s.file}:{s.line}: {s.text!r}: " for s in known]
-    return [Note(code, place + text) for place in dict.fromkeys(where)]
 
 
 @check
@@ -125,40 +118,6 @@ def pooling(reading: Reading) -> Iterator[Note]:
             "with it the learning rate that is stable, grows with the graphs. Mean pooling would "
             "not",
         )
-
-
-@check
-def sums_without_gamma(reading: Reading) -> list[Note]:
-    """Sums over neighbours that are no averages and were not measured: of learned features that
-    other learned numbers multiply."""
-    flow, program, graph = reading.flow, reading.program, reading.graph
-    known = {expression_of(flow, a.node) for a in graph.aggregations}
-    found: dict[object, Node] = {}
-    for node in graph.members(flow.mixing & graph.live):
-        step, expression = program[node.index], expression_of(flow, node.index)
-        learned = step.sources and all(flow.weights[s] and flow.data[s] for s in step.sources[:2])
-        both = step.kind is Kind.CONTRACT and step.how is How.PLAIN and learned
-        inside = node.site is not None and node.site.aggregator is not None
-        told = not both or inside or expression in known or not _leaves_rows(reading, step)
-        wide = any(map(reading.dims.grows, reading.dims.of[node.index]))
-        if wide and not told and not divided(flow, step):
-            found.setdefault(expression, node)
-    return at_their_lines(
-        Code.LEFT_OUT,
-        found.values(),
-        "sums over neighbours what learned weights multiply, and has no gamma: the sum grows with "
-        "the number of neighbours. Divide it by that number, or by the sum of the weights",
-    )
-
-
-def _leaves_rows(reading: Reading, step: Step) -> bool:
-    """Whether a product of two has rows of one of them, and not (``k.T @ v``) features alone."""
-    flow, dims, (one, other) = reading.flow, reading.dims, step.operands[:2]
-    own = [(o.node, axis) for o, rest in ((one, other), (other, one))
-           for axis, t in enumerate(o.axes) if t not in (None, *rest.axes)]  # fmt: skip
-    summed = dims.atoms.classes([reading.summed_in(step.index)])
-    rows = summed & dims.atoms.classes(dims.of[index][axis] for index, axis in own)
-    return bool(rows) or any(a not in flow.feature_axes[i] for i, a in own)
 
 
 def _over_nodes(reading: Reading, step: Step, axis: int) -> bool:
@@ -328,6 +287,8 @@ def _layers_round(reading: Reading, index: int) -> Iterator[str]:
 
 
 check(tied_to_data)
+check(sums_without_gamma)
+check(empty_messages)
 
 
 @check

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Container, Iterator
 
 from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from .forms import Sum
 from .reading import Reading
+
+FEED_FORWARD = 4
+"""So many times the width is the usual inner size of a residual branch."""
 
 
 def unknown_growth(reading: Reading) -> Iterator[Note]:
@@ -27,6 +31,46 @@ def unknown_growth(reading: Reading) -> Iterator[Note]:
                 f"({reading.width}); {guess}: {told}. Pass a second size, "
                 "delta=build(another width), or a base, and it is known",
             )
+
+
+def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
+    """Sizes between two layers in no branch (those of a head), or unusual ones inside one, that are
+    not the width's, and that nothing ties to it: they were taken to grow. Of ``known``
+    parameters it was shown."""
+    dims, sizes = reading.dims, dict[int, list[str]]()
+    uses = [u for u in reading.uses.found if u.how != "vector" and u.param not in known]
+    # Classes that grow in an axis, alone or beside fixed ones (heads, coordinates): how large the
+    # axis is, and whether only branches have it.
+    inside: dict[int, bool] = {}
+    size_of: dict[int, int] = {}
+    for alone in (True, False):
+        before = set(inside)
+        for use in uses:
+            for axis in (*use.in_axes, *use.out_axes):
+                classes = dims.atoms.expand(dims.of[reading.leaf(use.param)][axis])
+                grow = [a for a in classes if a in dims.growing and a not in before]
+                if len(grow) == 1 and alone == (len(classes) == 1):
+                    branch = inside.get(grow[0], True) and reading.in_branch(use.node)
+                    inside[grow[0]] = branch
+                    size_of[grow[0]] = math.prod(dims.atoms.size[a] for a in classes)
+    # Heads, or their dimension, that some layer reads by themselves: one of the two grows.
+    split = dims.growing & dims.split_widths
+    own = {a for a in inside if a in split or dims.is_own(a)}
+    for atom in [a for a in inside if a in own and a not in reading.doubts]:
+        size = size_of[atom]
+        times, rest = divmod(size, reading.width)
+        usual = inside[atom] and not rest and 1 <= times <= FEED_FORWARD
+        if not usual and size != reading.width:
+            axes = dims.along(atom)
+            names = [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
+            sizes.setdefault(size, []).extend(names)
+    told = by_size(sizes)
+    text = (
+        f"these inner sizes were taken to grow with the width ({reading.width}), and with nothing "
+        f"else: {told}. One model cannot show whether they do: pass delta=build(another "
+        "width), and it is known"
+    )
+    return [Note(Code.INNER_SIZES, text)] if told else []
 
 
 def lost_features(reading: Reading) -> list[Note]:
@@ -135,4 +179,11 @@ def tied_to_data(reading: Reading) -> Iterator[Note]:
         )
 
 
-__all__ = ["lost_features", "several_depths", "several_widths", "tied_to_data", "unknown_growth"]
+__all__ = [
+    "inner_sizes",
+    "lost_features",
+    "several_depths",
+    "several_widths",
+    "tied_to_data",
+    "unknown_growth",
+]

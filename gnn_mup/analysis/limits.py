@@ -7,18 +7,17 @@ from itertools import pairwise
 
 from ..ir.graph import Graph
 from ..ir.program import How, Kind
-from ..rules.display import by_size, fold_names
+from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.plan import Branch
-from .checks import at_their_lines, check
+from .checks import check
 from .forms import Sum, Verdict
 from .layers import on_the_trunk, reads_layers_one_by_one
 from .overlayers import is_divided
 from .reading import Reading
+from .sites import at_their_lines
 from .sizes import Compared, constant_of, expressions, where
 
-FEED_FORWARD = 4
-"""So many times the width is the usual inner size of a residual branch."""
 _REASONS = {
     Verdict.GATE: "its state is updated through gates (GRU): no depth limit",
     Verdict.INITIAL: "the first layer's output is added in every layer (initial residual)",
@@ -299,38 +298,6 @@ def growing_bases(reading: Reading) -> Iterator[Note]:
         )
 
 
-def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
-    """Sizes between two layers in no branch (those of a head), or unusual ones inside one, that are
-    not the width's, and that nothing ties to it: they were taken to grow. Of ``known``
-    parameters it was shown."""
-    dims, sizes = reading.dims, dict[int, list[str]]()
-    uses = [u for u in reading.uses.found if u.how != "vector" and u.param not in known]
-    inside: dict[int, bool] = {}  # classes that are a whole axis, and whether only in branches
-    for use in uses:
-        for axis in (*use.in_axes, *use.out_axes):
-            classes = dims.atoms.expand(dims.of[reading.leaf(use.param)][axis])
-            if len(classes) == 1:
-                branch = inside.get(classes[0], True) and reading.in_branch(use.node)
-                inside[classes[0]] = branch
-    # Heads, or their dimension, that some layer reads by themselves: one of the two grows.
-    split = dims.growing & dims.split_widths
-    own = {a for a in inside if a in split or dims.is_own(a)}
-    for atom in [a for a in inside if a in own and a not in reading.doubts]:
-        size = dims.atoms.size[atom]
-        usual = inside[atom] and reading.width <= size <= FEED_FORWARD * reading.width
-        if not usual and size != reading.width:
-            axes = dims.along(atom)
-            names = [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
-            sizes.setdefault(size, []).extend(names)
-    told = by_size(sizes)
-    text = (
-        f"these inner sizes were taken to grow with the width ({reading.width}), and with nothing "
-        f"else: {told}. One model cannot show whether they do: pass delta=build(another "
-        "width), and it is known"
-    )
-    return [Note(Code.INNER_SIZES, text)] if told else []
-
-
 def _ends(reading: Reading) -> list[str]:
     """Weights behind which no other comes."""
     later = reading.flow.contractions | reading.flow.dot_products
@@ -343,4 +310,4 @@ def _override(name: str, role: str) -> str:
     return f"roles={{{name!r}: {role!r}}}"
 
 
-__all__ = ["ambiguous", "changing_constants", "inner_sizes", "no_decoder", "width_only"]
+__all__ = ["ambiguous", "changing_constants", "no_decoder", "width_only"]

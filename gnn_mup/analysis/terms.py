@@ -131,11 +131,20 @@ class Terms:
             ways = [s for s in self.flow.carries(step) if self.flow.carried[s] >> root & 1]
             if not ways:
                 return coefficient
+            if step.kind is Kind.PRODUCT and len(step.operands) == 2:
+                coefficient *= self._gain(step, ways[-1])
             if step.kind is Kind.PRODUCT and len(step.operands) == 1:
                 coefficient *= 1.0 if self._averages(step) else step.only.coefficient
             # What is written over may be a part of the rows: the others are the stream.
             index = ways[0] if step.kind is Kind.WRITE else ways[-1]
         return coefficient
+
+    def _gain(self, step: Step, way: int) -> float:
+        """What a learned gain on the stream begins as, 1 where its entries differ: one that begins
+        as a quarter lets the state fade."""
+        others = [s for s in step.sources if s != way and self.flow.pure(s)]
+        fills = [self.graph[self.program.origin(s)[0]].fill for s in others]
+        return fills[0] if len(fills) == 1 and fills[0] else 1.0
 
     def _averages(self, step: Step) -> bool:
         """``(a + b) / 2`` of two ways that one value went beside each other: it goes on whole."""

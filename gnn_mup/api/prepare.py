@@ -14,8 +14,8 @@ from torch import nn
 
 from ..analysis.attention import scores
 from ..analysis.checks import warnings_of
-from ..analysis.doubts import several_depths
-from ..analysis.limits import ambiguous, inner_sizes, no_decoder, width_only
+from ..analysis.doubts import inner_sizes, several_depths
+from ..analysis.limits import ambiguous, no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
 from ..analysis.reading import Reading

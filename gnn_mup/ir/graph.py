@@ -113,6 +113,8 @@ class Node:
     row_sum: float | None = None
     value: float | None = None
     """Of a tensor with one entry that is neither learned nor given: a constant."""
+    fill: float | None = None
+    """Of a small parameter whose entries are all the same as it is drawn: that number."""
     distinct: bool = False
     """Of whole numbers that the forward pass brings along: none of them occurs twice."""
     callers: tuple[tuple[CodeType, int], ...] = ()

@@ -13,6 +13,7 @@ from torch import Tensor
 from . import ops
 from .graph import Graph
 
+_SMALL = 2**14
 _FRAME = 16
 """No frame of coordinates has more axes (multivectors have 16)."""
 
@@ -71,6 +72,13 @@ def _is_softmax(graph: Graph, index: int) -> bool:
     return node.op in ops.SOFTMAX
 
 
+def filled_with(tensor: Tensor) -> float | None:
+    """The number that all entries of a tensor are, if it is no large one."""
+    values = tensor.detach().flatten()
+    small = 0 < values.numel() <= _SMALL
+    return float(values[0]) if small and bool((values == values[0]).all()) else None
+
+
 def is_rotation(relation: Tensor) -> bool:
     """Whether all these matrices are orthogonal: what they mix keeps its size, as in frames of
     coordinates, and they are no sums over neighbours."""
@@ -83,4 +91,4 @@ def is_rotation(relation: Tensor) -> bool:
     return bool(((square - one).abs() < 1e-3).all())
 
 
-__all__ = ["is_rotation", "rms", "row_sum", "unweighted", "weighted_operand"]
+__all__ = ["filled_with", "is_rotation", "rms", "row_sum", "unweighted", "weighted_operand"]

@@ -21,7 +21,7 @@ from . import ops
 from .expand import COMPOUND, Made, expanded
 from .frames import Owners, callers, handed_on, is_plumbing
 from .graph import Aggregation, Graph, Node, Ref, Site, refs
-from .magnitudes import is_rotation, rms, row_sum, unweighted, weighted_operand
+from .magnitudes import filled_with, is_rotation, rms, row_sum, unweighted, weighted_operand
 from .opset import is_known
 from .plain import plain
 
@@ -66,6 +66,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if op != "param" and node.floating and len(node.shape) > 1:
             node.row_sum = row_sum(tensor)
         readable = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_complex()
+        if op == "param" and readable:
+            node.fill = self.quietly(lambda: filled_with(tensor))
         if op == "const" and readable and not node.boolean:
             self.quietly(lambda: self._note(node, tensor))
         self.leaves[id(tensor)] = node.index

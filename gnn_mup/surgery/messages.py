@@ -127,7 +127,9 @@ def draft_messages(
 ) -> list[Message]:
     """Records of all aggregations; those with a factor also as operations."""
     graph = reading.graph
-    collected = (s.index for s in reading.program if s.kind is Kind.SCATTER)
+    mixing = reading.flow.mixing
+    collected = (s.index for s in reading.program if s.kind is Kind.SCATTER
+                 or (s.kind is Kind.CONTRACT and mixing >> s.index & 1))  # fmt: skip
     others = {_expression(graph, i) for i in collected if i not in found and graph[i].floating}
     others |= {_expression(graph, i) for i, (_, factor) in found.items() if factor == 1.0}
     records: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
