@@ -724,3 +724,57 @@ class Points(nn.Module):
 def test_a_number_of_points_that_may_grow_is_named() -> None:
     told = texts(planned(Points(), X, torch.randn(NODES, 3), base=(WIDTH, DEPTH)))
     assert "points.{0..3}.weight" in told
+
+
+# -- blind batch 70 --------------------------------------------------------------------------------
+
+
+class ByHeads(nn.Module):
+    """Logits that are divided by the root of the number of heads, or of the features."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, 2 * WIDTH), nn.Linear(2 * WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(2 * WIDTH, 6 * WIDTH) for _ in range(DEPTH))
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            q, k, v = layer(x).view(len(x), 3, 4, WIDTH // 2).permute(1, 2, 0, 3)
+            near = ((q @ k.transpose(1, 2)) * self.by**-0.5).softmax(-1)
+            x = x + (near @ v).transpose(0, 1).flatten(1)
+        return self.dec(x)
+
+
+@pytest.mark.parametrize(
+    ("by", "said"), [(4, True), (WIDTH // 2, False), ((WIDTH // 2) ** 2, False), (2 * WIDTH, False)]
+)
+def test_the_number_of_heads_does_not_divide_logits(by: float, said: bool) -> None:
+    assert ("undivided-attention" in codes(planned(ByHeads(by), X))) == said
+
+
+class Pieces(nn.Module):
+    """Features are split, the pieces split to heads, and all put together again (HOT)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.values = nn.ModuleList(nn.Linear(WIDTH, 2 * WIDTH) for _ in range(DEPTH))
+        self.back = nn.ModuleList(nn.Linear(2 * WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, near: Tensor) -> Tensor:
+        x = self.enc(x)
+        for values, back in zip(self.values, self.back, strict=True):
+            out = []
+            for half in values(x).split(WIDTH, -1):
+                heads = torch.stack(half.split(WIDTH // 4, -1))
+                out.append(torch.cat((near @ heads).unbind(0), -1))
+            x = x + back(torch.cat(out, -1))
+        return self.dec(x)
+
+
+def test_pieces_of_pieces_put_together_again_are_the_width() -> None:
+    plan = planned(Pieces(), X, torch.rand(NODES, NODES).softmax(-1))
+    kinds = {str(plan.params[f"{n}.{i}.weight"].kind) for n in ("values", "back") for i in (0, 2)}
+    assert kinds == {"width-to-width"}

@@ -42,7 +42,10 @@ def dot_products(reading: Reading) -> Iterator[Note]:
             )
         squares = root and _is_same(reading, *factors[:2])
         by_rows = rows and abs(constant * rows - 1.0) < 1e-6  # says nothing of the width
-        if _scaled(reading, step.index, factors) and not squares and not by_rows:
+        by_other = constant < 1 < 0.95 * constant**2 * size  # a number of heads, say
+        by_other = by_other and not _scaled(reading, step.index, factors, constants=False)
+        unlike = squares or by_rows or by_other
+        if _scaled(reading, step.index, factors) and not unlike:
             continue
         site = node.site
         where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
@@ -244,13 +247,15 @@ def _constant(reading: Reading, index: int, factors: tuple[int, ...]) -> float:
     return abs(constant)
 
 
-def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
-    """Whether a number below one, or a norm, multiplies a product or what goes into it."""
+def _scaled(reading: Reading, index: int, factors: tuple[int, ...], constants: bool = True) -> bool:
+    """Whether a norm, or (``constants``) a number below one, multiplies a product or what goes into
+    it."""
     program = reading.program
     for factor in factors:
         origin, coefficient = program.origin(factor)
         step = program[origin]
-        if abs(coefficient) < 1 or (step.kind is Kind.PRODUCT and step.operands[-1].power < 0):
+        below = step.kind is Kind.PRODUCT and step.operands[-1].power < 0
+        if below or (constants and abs(coefficient) < 1):
             return True
         narrow = [s for s in step.sources if not reading.is_wide(s)]  # a gain, but not a mask
         gain = step.kind is Kind.PRODUCT and any(reading.flow.weights[s] for s in narrow)
@@ -260,10 +265,10 @@ def _scaled(reading: Reading, index: int, factors: tuple[int, ...]) -> bool:
     while waiting:
         for use in program.uses[waiting.pop()]:
             operand, step = program.same(use), program[use]
-            if operand is not None and abs(operand.coefficient) < 1:
+            if constants and operand is not None and abs(operand.coefficient) < 1:
                 return True
-            below = [o.node for o in step.operands if o.power < 0]
-            if any(i in seen or abs(program.origin(i)[1]) > 1 for i in below):
+            bars = [o.node for o in step.operands if o.power < 0]
+            if any(i in seen or abs(program.origin(i)[1]) > 1 for i in bars):
                 return True  # below a fraction bar, or divided by so many times a count
             if step.kind in (Kind.VIEW, Kind.SUM, Kind.PRODUCT, Kind.WRITE) and use not in seen:
                 seen.add(use)

@@ -150,7 +150,9 @@ class Origins(Dims):
     def _linked(self, found: set[int], back: Container[int] = ()) -> set[int]:
         """Some classes with all that they are put together to or that is taken from them, and for
         atoms in ``back`` also the other way round."""
-        for _ in range(3):
+        before = -1
+        while len(found) != before:  # pieces of pieces, put together again
+            before = len(found)
             for atom, (made, sources) in zip(self.made_of, self.links, strict=True):
                 found |= made if found & sources else set()
                 found |= sources if atom in back and found & made else set()
