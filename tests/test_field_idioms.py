@@ -778,3 +778,32 @@ def test_pieces_of_pieces_put_together_again_are_the_width() -> None:
     plan = planned(Pieces(), X, torch.rand(NODES, NODES).softmax(-1))
     kinds = {str(plan.params[f"{n}.{i}.weight"].kind) for n in ("values", "back") for i in (0, 2)}
     assert kinds == {"width-to-width"}
+
+
+class OverTime(nn.Module):
+    """A cell runs over moments between two stacks of layers (QCNet); or messages are passed from
+    one of its runs to the next (GGNN)."""
+
+    def __init__(self, between: bool) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(GATv2Conv(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.cell, self.between = nn.GRUCell(WIDTH, WIDTH), between
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers[:2]:
+            x = x + layer(torch.tanh(x), edge_index)
+        state = x
+        for _ in range(3):
+            seen = self.layers[0](state, edge_index) if self.between else x
+            state = self.cell(seen, state)
+        for layer in self.layers[2:]:
+            state = state + layer(torch.tanh(state), edge_index)
+        return self.dec(state)
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_cell_that_runs_over_time_alone_does_not_limit_the_depth(between: bool) -> None:
+    told = texts(planned(OverTime(between), X, EDGES))
+    assert ("updated through a gate" in told) == between

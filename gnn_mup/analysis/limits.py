@@ -94,7 +94,7 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         "these layers",
     )  # fmt: skip
     gates = lines(
-        (s for s in streams.sums if s.verdict is Verdict.GATE
+        (s for s in streams.sums if s.verdict is Verdict.GATE and _passes_messages(reading, s)
          and (reading.is_wide(s.root) or s.root in streams.before)
          and _on_a_stream(reading, s) and reading.flow.between_messages(s.root)),
         "the state is updated through a gate here: no depth limit",
@@ -148,6 +148,15 @@ def _off_the_stream(sums: list[Sum]) -> list[Sum]:
     """Sums that are no steps, of an expression that makes steps elsewhere."""
     steps = [s for s in sums if s.verdict is Verdict.STEP]
     return [s for s in sums if len(steps) > 1 and s.verdict is Verdict.NONE and not s.fixed]
+
+
+def _passes_messages(reading: Reading, found: Sum) -> bool:
+    """Whether messages are passed from one run of a sum to the next: a cell that runs over time
+    alone has no more steps in a deeper model."""
+    same = found.expression
+    runs = [s.root for s in reading.streams.sums if s.expression == same and not s.lone]
+    ways = [reading.graph.between(a, b) & reading.flow.mixing for a, b in pairwise(runs)]
+    return not ways or any(ways)
 
 
 def _between_steps(reading: Reading, found: Sum) -> bool:
