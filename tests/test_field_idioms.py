@@ -807,3 +807,52 @@ class OverTime(nn.Module):
 def test_a_cell_that_runs_over_time_alone_does_not_limit_the_depth(between: bool) -> None:
     told = texts(planned(OverTime(between), X, EDGES))
     assert ("updated through a gate" in told) == between
+
+
+# -- blind batch 71 --------------------------------------------------------------------------------
+
+
+class Latents(nn.Module):
+    """Learned queries, kept in another order than the one in which they are read (FLARE)."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.latents = nn.ParameterList(torch.randn(WIDTH, 7) / 5 for _ in range(DEPTH))
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.turned = turned
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for latents, layer in zip(self.latents, self.layers, strict=True):
+            queries = latents.T if self.turned else latents.view(7, WIDTH)
+            seen = (queries @ x.T / WIDTH).softmax(-1) @ layer(x)
+            x = x + (x @ queries.T / WIDTH).softmax(-1) @ seen
+        return self.dec(x)
+
+
+def test_a_shape_that_cuts_across_axes_is_named() -> None:
+    assert "latents.{0..3}: viewed in a shape" in texts(planned(Latents(turned=False), X))
+    assert "unknown-growth" not in codes(planned(Latents(turned=True), X))
+
+
+class Pairs(nn.Module):
+    """Bilinear attention: a softmax over all pairs weighs products of two sides (BAN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.one, self.two, self.score = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        near = (self.score(x) @ x.T / WIDTH).flatten().softmax(0).view(NODES, NODES)
+        for layer in self.layers:
+            seen = torch.einsum("vk,vq,qk->k", self.one(x), near, self.two(x))
+            x = x + layer(seen)
+        return self.dec(x)
+
+
+def test_what_a_softmax_over_pairs_weighs_needs_no_gamma() -> None:
+    assert "left-out" not in codes(planned(Pairs(), X))

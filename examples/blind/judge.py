@@ -23,6 +23,8 @@ ENOUGH = 1000
 """Entries of a tensor whose initial scale is judged: of fewer the draw alone moves the power."""
 LIMITED = {"width-only", "not-inserted"}
 DEPTH_WORDS = LIMITED | {"layers-in-a-row", "left-out"}
+IN_DOUBT = {"inner-sizes", "wide-decoder", "no-decoder"}
+"""Notes on sizes of which one model does not show whether they grow."""
 UNEQUAL = "unequal-streams"
 """Which of several streams a deeper model has more of, one model does not show."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -122,9 +124,9 @@ def shown(powers: Powers) -> str:
 
 
 def named(name: str, plan: Plan) -> bool:
-    """Whether a warning, or the note on inner sizes, names a parameter, its module, or a folded
+    """Whether a warning, or a note on sizes in doubt, names a parameter, its module, or a folded
     row of them."""
-    told = [*plan.warnings, *(note for note in plan.notes if note.code == "inner-sizes")]
+    told = [*plan.warnings, *(note for note in plan.notes if note.code in IN_DOUBT)]
     folded = r"(?:\d+|\{[^}]*\})"  # layer_0, convs.0, or {0..3} for all of them
     parts = [re.sub(r"\d+", lambda _: folded, re.escape(p)) for p in name.split(".")]
     for length in (len(parts), len(parts) - 1):

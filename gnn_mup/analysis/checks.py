@@ -13,7 +13,7 @@ from ..ir.program import How, Kind, Step, reached
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind as Width
-from .doubts import lost_features, several_widths, tied_to_data, unknown_growth
+from .doubts import cut_across, lost_features, several_widths, tied_to_data, unknown_growth
 from .forms import expression_of
 from .logits import dot_products, summed_features, tied_tables
 from .normalised import divided
@@ -241,6 +241,7 @@ check(tied_tables)
 check(summed_features)
 check(unknown_growth)
 check(lost_features)
+check(cut_across)
 check(several_widths)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator
 
+from ..ir.program import How
 from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from .forms import Sum
@@ -94,6 +95,28 @@ def lost_features(reading: Reading) -> list[Note]:
     )]  # fmt: skip
 
 
+def cut_across(reading: Reading) -> list[Note]:
+    """Learned matrices that are put into a shape which cuts across their axes: what these are when
+    they meet features is not known."""
+    program, dims = reading.program, reading.dims
+    names = []
+    for step in program:
+        leaf = program[step.only.node] if step.how is How.RESHAPE else None
+        param = None if leaf is None else program.node(leaf.index).param
+        if leaf is None or param is None or len(program.shape(leaf.index)) < 2:
+            continue
+        before, after = dims.axes_of(leaf.index), dims.axes_of(step.index)
+        if before and after and not before & after and reading.graph.live >> step.index & 1:
+            names.append(param)
+    told = ", ".join(fold_names(dict.fromkeys(names)))
+    return [] if not told else [Note(
+        Code.UNKNOWN_GROWTH,
+        f"{told}: viewed in a shape that cuts across the axes, so nothing shows which of them "
+        "grow, and they were taken not to. Pass a second size, "
+        "delta=build(another width), and it is known",
+    )]  # fmt: skip
+
+
 def several_widths(reading: Reading) -> Iterator[Note]:
     """Residual streams of two widths that have nothing to do with each other: either may be it."""
     dims, steps = reading.dims, reading.streams.steps
@@ -180,6 +203,7 @@ def tied_to_data(reading: Reading) -> Iterator[Note]:
 
 
 __all__ = [
+    "cut_across",
     "inner_sizes",
     "lost_features",
     "several_depths",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..ir.graph import Node
-from ..ir.program import How, Kind, Step
+from ..ir.program import How, Kind, Step, reached
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from .forms import expression_of
@@ -26,6 +26,7 @@ def sums_without_gamma(reading: Reading) -> list[Note]:
         both = step.kind is Kind.CONTRACT and step.how is How.PLAIN and learned
         inside = node.site is not None and node.site.aggregator is not None
         told = not both or inside or expression in known or not _leaves_rows(reading, step)
+        told |= any(_is_softmax(reading, s) for s in step.sources[:2])
         wide = any(map(reading.dims.grows, reading.dims.of[node.index]))
         if wide and not told and not divided(flow, step):
             found.setdefault(expression, node)
@@ -35,6 +36,13 @@ def sums_without_gamma(reading: Reading) -> list[Note]:
         "sums over neighbours what learned weights multiply, and has no gamma: the sum grows with "
         "the number of neighbours. Divide it by that number, or by the sum of the weights",
     )
+
+
+def _is_softmax(reading: Reading, index: int) -> bool:
+    """Whether numbers are a softmax, over whatever axes, or were weighed with one by this layer."""
+    program, layers = reading.program, reading.flow.contractions
+    ways = reached([index], lambda i: () if layers >> i & 1 else program[i].sources[:2])
+    return any(program[i].how is How.SOFTMAX for i in ways)
 
 
 def _leaves_rows(reading: Reading, step: Step) -> bool:

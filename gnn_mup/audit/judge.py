@@ -108,7 +108,7 @@ class Judge:
             if reading.how is How.OPAQUE or len(self.plan.params[reading.param].shape) > 1:
                 high *= REFERENCE_WIDTH  # rows that stand for categories or places
         if not reading.direct:  # the length of a normed weight moves it by a vector's rate
-            vector = self.plan.params[reading.param].kind is Kind.VECTOR
+            vector = self.plan.params[reading.param].kind in (Kind.VECTOR, Kind.NO_WIDTH)
             low /= INDIRECT * (REFERENCE_WIDTH if vector else 1.0)
         own = reading.own / reading.size if reading.size else None
         return AuditRow(
