@@ -76,6 +76,13 @@ def test_a_sum_that_is_called_pooling_with_its_line_is_said(tmp_path: Path) -> N
     assert "said: net.py:21 has no gamma" in told
 
 
+def test_a_second_reader_sees_no_answers(tmp_path: Path) -> None:
+    shown = judged(tmp_path, '"""L is 3."""', command="head")
+    assert "def example()" in shown
+    assert "WIDTH, WIDER = (32, 64)" in shown
+    assert not any(answer in shown for answer in ("L =", "SCALED", "GAMMA", "ONCE", "L is 3"))
+
+
 @pytest.mark.parametrize("line", WRONG)
 def test_what_does_not_hold_is_found(line: str, tmp_path: Path) -> None:
     told = judged(tmp_path, line)

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("lint", "freeze", "judge", "works", "check"))
+    parser.add_argument("command", choices=("lint", "head", "freeze", "judge", "works", "check"))
     parser.add_argument("cases", nargs="+", type=Path, help="case files, or folders of them")
     args = parser.parse_args()
     given = [sorted(p.glob("*.py")) if p.is_dir() else [p] for p in args.cases]
@@ -26,6 +26,10 @@ def main() -> None:
     if args.command == "freeze":
         for path in [*cases, HERE / "judge.py", HERE / "case.py"]:
             print(hashlib.sha256(path.read_bytes()).hexdigest(), path.name)
+    elif args.command == "head":
+        from head import head
+
+        print("\n\n".join(map(head, cases)))
     elif len(cases) == 1:
         one(args.command, cases[0])
     else:  # many repositories call their module `model`: a process each
