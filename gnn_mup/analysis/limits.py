@@ -93,8 +93,9 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
         "the skip is scaled by a constant of its own here: no depth limit. Keep the number of "
         "these layers",
     )  # fmt: skip
+    over_time = _over_time(reading)
     gates = lines(
-        (s for s in streams.sums if s.verdict is Verdict.GATE and _passes_messages(reading, s)
+        (s for s in streams.sums if s.verdict is Verdict.GATE and s.expression not in over_time
          and (reading.is_wide(s.root) or s.root in streams.before)
          and _on_a_stream(reading, s) and reading.flow.between_messages(s.root)),
         "the state is updated through a gate here: no depth limit",
@@ -150,13 +151,17 @@ def _off_the_stream(sums: list[Sum]) -> list[Sum]:
     return [s for s in sums if len(steps) > 1 and s.verdict is Verdict.NONE and not s.fixed]
 
 
-def _passes_messages(reading: Reading, found: Sum) -> bool:
-    """Whether messages are passed from one run of a sum to the next: a cell that runs over time
-    alone has no more steps in a deeper model."""
-    same = found.expression
-    runs = [s.root for s in reading.streams.sums if s.expression == same and not s.lone]
-    ways = [reading.graph.between(a, b) & reading.flow.mixing for a, b in pairwise(runs)]
-    return not ways or any(ways)
+def _over_time(reading: Reading) -> set[object]:
+    """Gates between two runs of which no messages are passed: a cell that runs over time alone has
+    no more steps in a deeper model."""
+    runs: dict[object, list[int]] = {}
+    for found in reading.streams.sums:
+        if found.verdict is Verdict.GATE and not found.lone:
+            runs.setdefault(found.expression, []).append(found.root)
+    return {
+        expression for expression, roots in runs.items() if len(roots) > 1
+        and not any(reading.graph.between(*pair) & reading.flow.mixing for pair in pairwise(roots))
+    }  # fmt: skip
 
 
 def _between_steps(reading: Reading, found: Sum) -> bool:

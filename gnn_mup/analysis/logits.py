@@ -47,8 +47,7 @@ def dot_products(reading: Reading) -> Iterator[Note]:
         unlike = squares or by_rows or by_other
         if _scaled(reading, step.index, factors) and not unlike:
             continue
-        site = node.site
-        where = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
+        where = f" ({at})" if (at := _where(reading, node.index)) else ""
         if last:
             yield Note(
                 Code.DOT_PRODUCT_DECODER,
@@ -180,8 +179,7 @@ def _is_number_of_features(reading: Reading, step: Step) -> bool:
 
 
 def _undivided_sum(reading: Reading, step: Step, by: object, logits: bool) -> list[Note]:
-    site = reading.graph[step.index].site
-    where = "" if site is None else f"{site.file.rpartition('/')[2]}:{site.line}: "
+    where = f"{at}: " if (at := _where(reading, step.index)) else ""
     if logits:
         code, what = Code.UNDIVIDED_ATTENTION, "makes logits of attention"
     elif _is_last(reading, step.index):
