@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_AXES = ([1, 3], [0], [1, 2], [2, 3])
+_AXES = [[1, 3], [0], [1, 2], [2, 3]]
 """What `torch.nn.Bilinear` gives its kernel; a gradient gives it others."""
 
 
 def plain(func: Any, args: Any) -> Callable[..., Any] | None:
     """What does the same as a kernel, if there is such a thing."""
-    if func is torch.ops.aten._trilinear.default and all(map(_same, args[3:7], _AXES)):
-        return bilinear
-    return None
+    trilinear = func is torch.ops.aten._trilinear.default
+    return bilinear if trilinear and [list(axes) for axes in args[3:7]] == _AXES else None
 
 
 def bilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
@@ -27,10 +26,6 @@ def bilinear(a: Tensor, weight: Tensor, b: Tensor, *axes: Any) -> Tensor:
     """
     rows = torch.bmm(a.unsqueeze(0).expand(len(weight), -1, -1), weight)
     return torch.bmm(rows.transpose(0, 1), b.unsqueeze(2)).squeeze(2)
-
-
-def _same(given: Any, axes: list[int]) -> bool:
-    return list(given) == axes
 
 
 __all__ = ["bilinear", "plain"]

@@ -199,10 +199,9 @@ def pool(seen: Seen) -> Step:
     """The largest or the mean of the places in a window, mostly of all of them."""
     source = seen.tensor(0)
     gone = {i for i, n in enumerate(seen.graph[source].shape) if n != seen.shape[i]}
+    axes = tuple(None if i in gone else i for i in range(seen.rank(source)))
     single = "adaptive" not in seen.name and set(seen.arg(1, "kernel_size", ())) == {1}
     if single:  # every so many: rows are chosen
-        kept: Axes = tuple(None if i in gone else i for i in range(seen.rank(source)))
-        return seen.step(Kind.PICK, [Operand(source, kept)], axis=next(iter(gone), None))
-    axes = tuple(None if i in gone else i for i in range(seen.rank(source)))
+        return seen.step(Kind.PICK, [Operand(source, axes)], axis=next(iter(gone), None))
     how = How.MEAN if "avg" in seen.name else How.EXTREME
     return _without(seen, Operand(source, axes), gone, how)
