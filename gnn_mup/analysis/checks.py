@@ -13,13 +13,20 @@ from ..ir.program import How, Kind, Step, reached
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.table import Kind as Width
-from .doubts import cut_across, lost_features, several_widths, tied_to_data, unknown_growth
+from .doubts import (
+    cut_across,
+    lost_features,
+    multiplied_with_data,
+    several_widths,
+    tied_to_data,
+    unknown_growth,
+)
 from .forms import expression_of
-from .logits import dot_products, summed_features, tied_tables
 from .normalised import divided
 from .places import Places
 from .reading import Reading
 from .sites import at_their_lines
+from .undivided import undivided
 from .unmeasured import empty_messages, sums_without_gamma
 
 Check = Callable[[Reading], Iterable[Note]]
@@ -163,30 +170,6 @@ def _normed(reading: Reading) -> bool:
     return any(step.kind is Kind.NORM for step in steps)
 
 
-@check
-def row_norms(reading: Reading) -> list[Note]:
-    """``F.normalize(x, dim=-1)``: a row of D numbers and length one has entries of 1/sqrt(D)."""
-    products = [s.index for s in reading.program if s.kind is Kind.PRODUCT]
-    found: dict[object, tuple[Node, list[str]]] = {}
-    for index in (i for i in products if reading.flow.weights[i] and reading.is_wide(i)):
-        readers = _readers(reading, index) if _by_own_length(reading, index) else []
-        if readers:
-            at = expression_of(reading.flow, index)
-            found.setdefault(at, (reading.graph[index], []))[1].extend(readers)
-    return [
-        note
-        for node, readers in found.values()
-        for note in at_their_lines(
-            Code.ROW_NORM,
-            [node],
-            "F.normalize or the like (GraphGym's l2norm): features are divided by their own "
-            "length, so that their entries fall like 1/sqrt(D) and the layers behind them "
-            f"({', '.join(fold_names(dict.fromkeys(readers)))}) learn less and less: the width "
-            "does not transfer. Multiply by x.size(-1) ** 0.5, or leave it out",
-        )
-    ]
-
-
 def _by_own_length(reading: Reading, index: int) -> bool:
     program = reading.program
     step = program[index]
@@ -203,20 +186,6 @@ def _by_own_length(reading: Reading, index: int) -> bool:
         if here.kind in (Kind.VIEW, Kind.POINTWISE, Kind.SUM):
             waiting += here.sources[:1]
     return False
-
-
-def _readers(reading: Reading, index: int) -> list[str]:
-    """The weights that read a value, whatever rows were added up of it on the way."""
-    kept = (Kind.VIEW, Kind.PICK, Kind.JOIN, Kind.WRITE, Kind.POINTWISE, Kind.ROWS, Kind.SCATTER,
-            Kind.SUM, Kind.REDUCE)  # fmt: skip
-
-    def through(step: Step) -> bool:
-        divides = step.kind is Kind.PRODUCT and step.operands[-1].power < 0
-        return step.kind in kept or divides or bool(reading.flow.mixing >> step.index & 1)
-
-    after = reading.program.ahead(index, through)
-    layers = (s.index for s in after if reading.flow.contractions >> s.index & 1)
-    return [use.param for here in layers for use in reading.uses.at.get(here, ()) if use.in_axes]
 
 
 @check
@@ -236,9 +205,8 @@ def norm_behind_decoder(reading: Reading) -> Iterator[Note]:
             return
 
 
-check(dot_products)
-check(tied_tables)
-check(summed_features)
+check(undivided)
+check(multiplied_with_data)
 check(unknown_growth)
 check(lost_features)
 check(cut_across)

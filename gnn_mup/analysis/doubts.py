@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator
 
-from ..ir.program import How
+from ..ir.program import How, Kind
 from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from .forms import Sum
 from .reading import Reading
+from .sites import at_their_lines
 
 FEED_FORWARD = 4
 """So many times the width is the usual inner size of a residual branch."""
@@ -115,6 +116,27 @@ def cut_across(reading: Reading) -> list[Note]:
         "grow, and they were taken not to. Pass a second size, "
         "delta=build(another width), and it is known",
     )]  # fmt: skip
+
+
+def multiplied_with_data(reading: Reading) -> Iterator[Note]:
+    """Features that are multiplied with as many numbers made of data alone, and summed up."""
+    flow, dims, program = reading.flow, reading.dims, reading.program
+    for step in program:
+        axis = step.axis if step.kind is Kind.REDUCE and step.how is How.SUM else None
+        product = program[step.only.node] if axis is not None else step
+        alone = [flow.data[o.node] and not flow.weights[o.node] for o in product.operands]
+        if axis is None or product.kind is not Kind.PRODUCT or sorted(alone) != [False, True]:
+            continue
+        if dims.is_tied(product.index, axis) and not dims.grows(dims.of[product.index][axis]):
+            last = not reading.graph.descendants[step.index] & flow.contractions
+            yield from at_their_lines(
+                Code.DOT_PRODUCT_DECODER if last else Code.UNKNOWN_GROWTH,
+                [reading.graph[step.index]],
+                f"{program.shape(product.index)[axis]} features are multiplied with as many "
+                "numbers that are made of data, and summed up: nothing shows whether their number "
+                "grows, and it was taken not to. Pass a second size, delta=build(another width), "
+                "and it is known",
+            )
 
 
 def several_widths(reading: Reading) -> Iterator[Note]:

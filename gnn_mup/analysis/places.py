@@ -122,17 +122,17 @@ class Places:
     def _kind(self, use: Use) -> tuple[Width, float, str]:
         grows_out = self.reading.grows_out(use)
         if use.how == "lookup":
-            if grows_out and (matrix := self._generated(use.node)):
+            if grows_out and (matrix := self.matrix_of(use.node)):
                 return Width.WIDTH, float(matrix), "a matrix for each category"
             return Width.DATA_IN if grows_out else Width.NO_WIDTH, 1.0, "category look-up"
         if use.how == "vector":
-            generated = self._generated(use.node) if grows_out else 0
+            generated = self.matrix_of(use.node) if grows_out else 0
             if generated:
                 return Width.WIDTH, float(generated), "bias of a generated matrix"
             kind = Width.VECTOR if grows_out else Width.NO_WIDTH
             return kind, 1.0, "gain, bias or other vector" if use.out_axes else "scalar"
         grows_in = self.reading.grows_in(use)
-        if grows_out and self._generated(use.node):
+        if grows_out and self.matrix_of(use.node):
             kind = Width.GENERATED_FROM_WIDTH if grows_in else Width.GENERATED_FROM_DATA
             return kind, float(use.fan_in), "its output is used as a matrix"
         if grows_in and grows_out and self.is_mixed(use):
@@ -149,7 +149,7 @@ class Places:
         target = "width" if grows_out else "a fixed number"
         return kind, float(use.fan_in), f"{source} in, {target} out"
 
-    def _generated(self, index: int) -> int:
+    def matrix_of(self, index: int) -> int:
         """The fan-in of the product in which this layer's output serves as a matrix, or 0."""
         dims, program = self.reading.dims, self.reading.program
         own = set(dims.atoms.expand(dims.features(index)))
@@ -201,7 +201,7 @@ class Places:
         """Whether a layer reads features that grow and data that do not, side by side; or the
         matrix that it makes does."""
         dims = self.reading.dims
-        axes = (*use.in_axes, *(use.out_axes if self._generated(use.node) else ()))
+        axes = (*use.in_axes, *(use.out_axes if self.matrix_of(use.node) else ()))
         leaf = dims.of[self.reading.leaf(use.param)]
         for join, parts in dims.joins_in(tuple(a for axis in axes for a in leaf[axis])):
             grows = [dims.grows(part) for part in parts]
@@ -213,7 +213,7 @@ class Places:
         """Whether a layer reads a value without another one between: what a layer has made of data
         is features, of the same size perhaps."""
         layers = self.flow.contractions
-        if use.data is None or self._generated(use.node):
+        if use.data is None or self.matrix_of(use.node):
             return True
         return index in reached(
             [use.data], lambda i: () if layers >> i & 1 else self.reading.program[i].sources

@@ -314,7 +314,7 @@ class Reading:
                 continue
             reach = self.graph.descendants[here]
             ends = any((use.how == "matrix" and not self.grows_out(use)) or not use.out_axes
-                       for use in self._uses_of(here))  # fmt: skip
+                       for use in self.uses_of(here))  # fmt: skip
             behind = reach & (wide | products)
             live = self.graph.live >> here & 1
             # What a model returns and feeds back to itself, step by step, is an output too.
@@ -335,7 +335,8 @@ class Reading:
         after = [i for i in self.program.uses[index] if self.program[i].kind is Kind.REDUCE]
         return next((i for i in after if self.flow.contractions >> i & 1), index)
 
-    def _uses_of(self, index: int) -> list[Use]:
+    def uses_of(self, index: int) -> list[Use]:
+        """The uses of the weights of a contraction."""
         step = self.program[index]
         at = step.only.node if step.kind is Kind.REDUCE else index
         return self.uses.at.get(at, [])

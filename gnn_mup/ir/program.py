@@ -122,6 +122,8 @@ class Step:
     """Of a write: the indices that say where."""
     start: int | None = None
     """Of a part of an axis, where it begins."""
+    exponent: float = 1.0
+    """Of a function of each element: the power of a large operand that it goes with."""
 
     @cached_property
     def sources(self) -> tuple[int, ...]:

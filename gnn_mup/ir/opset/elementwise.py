@@ -114,18 +114,21 @@ def _outer(seen: Seen) -> Step:
     return seen.step(Kind.PRODUCT, [Operand(a, (0,)), Operand(b, (1,))])
 
 
-def _pointwise(names: str, how: How) -> None:
+def _pointwise(names: str, how: How, exponent: float = 1.0) -> None:
     def handler(seen: Seen) -> Step:
-        return seen.step(Kind.POINTWISE, [seen.same(seen.tensors()[0])], how)
+        operand = seen.same(seen.tensors()[0])
+        return seen.step(Kind.POINTWISE, [operand], how, exponent=exponent)
 
     op(names)(handler)
 
 
-_pointwise("relu relu6 leaky_relu rrelu rrelu_with_noise _prelu_kernel prelu threshold hardtanh "
-           "clamp clamp_min clamp_max hardshrink softshrink", How.POSITIVE)  # fmt: skip
-_pointwise("gelu silu elu selu celu tanh hardswish softplus mish log_sigmoid_forward log_sigmoid "
-           "softsign hardsigmoid", How.ACTIVATION)  # fmt: skip
-_pointwise("sigmoid special_expit", How.SQUASH)
+_pointwise("relu leaky_relu rrelu rrelu_with_noise _prelu_kernel prelu threshold clamp clamp_min "
+           "hardshrink softshrink", How.POSITIVE)  # fmt: skip
+_pointwise("relu6 hardtanh clamp_max", How.POSITIVE, 0.0)
+_pointwise("gelu silu elu selu celu hardswish softplus mish log_sigmoid_forward log_sigmoid",
+           How.ACTIVATION)  # fmt: skip
+_pointwise("tanh softsign hardsigmoid", How.ACTIVATION, 0.0)
+_pointwise("sigmoid special_expit", How.SQUASH, 0.0)
 _pointwise("exp expm1", How.EXP)
 
 
@@ -135,15 +138,18 @@ def _softmax(seen: Seen) -> Step:
     return seen.step(Kind.POINTWISE, [source], How.SOFTMAX, axis=seen.axis(seen.arg(1, "dim", -1)))
 
 
-_pointwise("rsqrt reciprocal", How.RECIPROCAL)
+_pointwise("rsqrt", How.RECIPROCAL, -0.5)
+_pointwise("reciprocal", How.RECIPROCAL, -1.0)
+_pointwise("sqrt", How.PLAIN, 0.5)
+_pointwise("square", How.PLAIN, 2.0)
+_pointwise("abs nan_to_num round floor ceil trunc cumsum real imag logit log_softmax _log_softmax "
+           "angle", How.PLAIN)  # fmt: skip
 _pointwise("""
-    log sin cos sqrt abs erf erfc logit log_softmax _log_softmax nan_to_num square sign round floor
-    ceil trunc log1p log2 log10 cumsum cumprod real imag isnan isfinite isinf eq ne lt gt le ge
+    log sin cos erf erfc sign log1p log2 log10 cumprod isnan isfinite isinf eq ne lt gt le ge
     logical_not logical_and logical_or bitwise_not bitwise_and bitwise_or bitwise_xor acosh asinh
     atanh acos asin atan sinh cosh tan sgn digamma lgamma frac exp2 erfinv sinc xlogy heaviside
-    linalg_inv_ex linalg_matrix_exp cholesky_inverse
-    angle logcumsumexp cummin logical_xor signbit
-""", How.PLAIN)  # fmt: skip
+    linalg_inv_ex linalg_matrix_exp cholesky_inverse logcumsumexp cummin logical_xor signbit
+""", How.PLAIN, 0.0)  # fmt: skip
 
 
 @op("_fft_r2c _fft_c2c _fft_c2r")
@@ -158,8 +164,8 @@ def _fourier(seen: Seen) -> Step:
 def _pow(seen: Seen) -> Step:
     exponent = _number(seen.arg(1))
     how = How.RECIPROCAL if exponent is not None and exponent < 0 else How.PLAIN
-    found = seen.tensors()
-    return seen.step(Kind.POINTWISE, [seen.same(found[0])], how)
+    base = seen.same(seen.tensors()[0])
+    return seen.step(Kind.POINTWISE, [base], how, exponent=1.0 if exponent is None else exponent)
 
 
 @op("glu")
