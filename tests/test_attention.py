@@ -153,7 +153,7 @@ class Logits(nn.Module):
 )  # fmt: skip
 def test_logits_that_nothing_divides_are_warned_of(way: str, warned: bool) -> None:
     said = plan_transfer(Logits(way), (X,), base="paper").warnings
-    assert any("sums of 32 products" in line for line in said) == warned, said
+    assert any("dot product of 32 features" in line for line in said) == warned, said
 
 
 class SelfAndCross(Packed):
