@@ -449,3 +449,26 @@ def test_a_literal_head_dimension_is_in_doubt() -> None:
     plan = plan_transfer(FixedHeads(), (x,), base="paper", audit=False)
     (note,) = [n.text for n in plan.warnings if n.code == "unknown-growth"]
     assert "12 (q.weight, k.weight, v.weight, out.weight)" in note
+
+
+class EndsTwice(Stack):
+    """The width ends at the first of two last layers, and as many numbers stand between the two as
+    the second one returns (GIN in PyG)."""
+
+    def __init__(self, between: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, between), nn.Linear(between, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for lin in self.lins:
+            x = x + collected(lin(x)[edge_index[0]], edge_index)
+        h = self.first(x)
+        logits = self.second(torch.relu(h))
+        return logits + h if h.shape == logits.shape else logits
+
+
+@pytest.mark.parametrize(("between", "said"), [(OUT, True), (WIDTH, False)])
+def test_sizes_between_layers_that_an_output_fixes_are_named(between: int, said: bool) -> None:
+    notes = [n.text for n in planned(EndsTwice(between), X, EDGES).notes if n.code == "inner-sizes"]
+    assert any("not to grow" in text and "second.weight" in text for text in notes) is said

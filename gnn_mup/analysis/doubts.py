@@ -11,6 +11,7 @@ from ..rules.notes import Code, Note
 from .forms import Sum
 from .reading import Reading
 from .sites import at_their_lines
+from .uses import Use
 
 FEED_FORWARD = 4
 """So many times the width is the usual inner size of a residual branch."""
@@ -71,6 +72,32 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
         f"these inner sizes were taken to grow with the width ({reading.width}), and with nothing "
         f"else: {told}. One model cannot show whether they do: pass delta=build(another "
         "width), and it is known"
+    )
+    return [Note(Code.INNER_SIZES, text)] if told else []
+
+
+def returned_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
+    """Sizes that some layers make and others read, and that were taken as fixed all the same: what
+    a model returns has them (the last layers of a GIN), or so it seemed."""
+    dims, sizes = reading.dims, dict[int, list[str]]()
+    uses = [u for u in reading.uses.found if u.how == "matrix" and u.param not in known]
+
+    def classes(use: Use, axes: tuple[int, ...]) -> set[int]:
+        leaf = dims.of[reading.leaf(use.param)]
+        return dims.atoms.classes(leaf[axis] for axis in axes)
+
+    features = [u for u in uses if u.data is not None and reading.flow.weights[u.data]]
+    made = set().union(*(classes(u, u.out_axes) for u in uses))
+    read = set().union(*(classes(u, u.in_axes) for u in features))
+    fixed = (made & read) - dims.growing - dims.split_widths
+    for use in uses:
+        for atom in sorted(fixed & classes(use, (*use.in_axes, *use.out_axes))):
+            sizes.setdefault(dims.atoms.size[atom], []).append(use.param)
+    told = by_size(sizes)
+    text = (
+        "these sizes stand between two layers, and were taken not to grow with the width, since "
+        f"something fixed seems to have them too (an output, or a list): {told}. If they do grow, "
+        "pass delta=build(another width), and it is known"
     )
     return [Note(Code.INNER_SIZES, text)] if told else []
 
@@ -228,6 +255,8 @@ __all__ = [
     "cut_across",
     "inner_sizes",
     "lost_features",
+    "multiplied_with_data",
+    "returned_sizes",
     "several_depths",
     "several_widths",
     "tied_to_data",

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..analysis.attention import scores
 from ..analysis.checks import warnings_of
-from ..analysis.doubts import inner_sizes, several_depths
+from ..analysis.doubts import inner_sizes, returned_sizes, several_depths
 from ..analysis.limits import ambiguous, no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
@@ -253,7 +253,7 @@ def _remarks(
         notes.append(Note(Code.NOT_INSERTED, why))
     notes += no_decoder(reading, findings.known.sizes.grows)
     shown = {name for name, p in placements.items() if p.basis is Basis.KNOWN}
-    notes += inner_sizes(reading, shown)
+    notes += [*inner_sizes(reading, shown), *returned_sizes(reading, shown)]
     if options.residual != "off":
         alarms += ambiguous(reading, findings.known.sums)
         alarms += [] if findings.known.sums.repeated or options.depth else several_depths(reading)
