@@ -89,7 +89,7 @@ def returned_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
     features = [u for u in uses if u.data is not None and reading.flow.weights[u.data]]
     made = set().union(*(classes(u, u.out_axes) for u in uses))
     read = set().union(*(classes(u, u.in_axes) for u in features))
-    fixed = (made & read) - dims.growing - dims.split_widths
+    fixed = (made & read) - dims.growing - dims.split_widths - dims.columns
     for use in uses:
         for atom in sorted(fixed & classes(use, (*use.in_axes, *use.out_axes))):
             sizes.setdefault(dims.atoms.size[atom], []).append(use.param)
