@@ -123,7 +123,7 @@ MODELS = [
         "gru.weight_*": f"hidden width-to-width {D}",
         "lin1.weight": f"hidden width-to-width {2 * D}",
         "lin2.weight": f"decoder width-out {D}",
-    }, depth=1, scaled=0, left=("gate",), notes=WIDTH_ONLY, warnings=("attention logits",)),
+    }, depth=1, scaled=0, left=("gate",), notes=WIDTH_ONLY, warnings=("logits of attention",)),
         depth_is_size=False, sgd=SET2SET),
     Entry("GatedGraphConv (GGNN)", GatedGraph, ("x", "edge_index"), Expect({
         "enc.weight": f"encoder data-in {N0}",

@@ -93,8 +93,8 @@ MODELS = [
     Entry("GAE (dot-product decoder)", GAE, ("x", "edge_index"), Expect({
         "conv1.lin.weight": f"encoder data-in {N0}",
         "convs.*.lin.weight": f"residual width-to-width {D}",
-    }, inserted=True, warnings=("a dot product of features is the decoder",)),
-        labels=True, warned="a dot product of features is the decoder"),
+    }, inserted=True, warnings=("features is the decoder",)),
+        labels=True, warned="features is the decoder"),
     Entry("GAE, logits divided by D", DividedGAE, ("x", "edge_index"), Expect({
         "conv1.lin.weight": f"encoder data-in {N0}",
         "convs.*.lin.weight": f"residual width-to-width {D}",

@@ -11,7 +11,7 @@ from torch_geometric.utils import degree, scatter
 from .entry import Entry, fields
 
 USERS, NODES, RELATIONS = 12, 30, 4
-DOT = "a dot product of features is the decoder"
+DOT = "features is the decoder"
 
 
 class LightGCN(nn.Module):
