@@ -856,3 +856,58 @@ class Pairs(nn.Module):
 
 def test_what_a_softmax_over_pairs_weighs_needs_no_gamma() -> None:
     assert "left-out" not in codes(planned(Pairs(), X))
+
+
+class Question(nn.Module):
+    """Words that a GRU reads one after the other, added up at the end (BAN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.dec = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, OUT)
+        self.gru = nn.GRU(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.dec(self.gru(self.words(words))[0].sum(1))
+
+
+def test_moments_that_a_cell_went_through_are_rows_and_their_sum_is_pooling() -> None:
+    words = torch.randint(0, 20, (4, 9), generator=torch.Generator().manual_seed(5))
+    assert "sum pooling over 9 nodes" in texts(planned(Question(), words))
+
+
+class Inner(nn.Module):
+    """A network with a skip from its input to its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + F.gelu(self.a(x))
+        return x + self.b(x)
+
+
+class SkipsInBranches(nn.Module):
+    """``x + f(norm(x))``, where f has skips of its own (FLARE)."""
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(depth))
+        self.layers = nn.ModuleList(Inner() for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = x + layer(norm(x))
+        return self.dec(x)
+
+
+def test_a_branch_may_have_skips_of_its_own_also_from_end_to_end() -> None:
+    for depth in (3, 5):
+        plan = planned(SkipsInBranches(depth), X)
+        assert plan.depth == depth
+        assert [(b.before, b.after) for b in plan.branches if b.factor != 1] == [
+            ("x + layer(norm(x))", f"x + layer(norm(x)) / {depth}")
+        ]
+        assert "width-only" not in codes(plan)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from ..ir.program import How, Kind, Operand, Step
+from ..ir.program import How, Kind, Operand, Step, reached
 from .rows import Rows
 
 _THROUGH = frozenset({Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.NORM})
@@ -104,6 +104,15 @@ class Flow(Rows):
                 return tuple(o.node for o in features if o.power == 1)
             return self._normalised(*features[:2])
         return self.summed_states(step)
+
+    def plainly(self, start: int, end: int) -> bool:
+        """Whether a value carries an earlier one on without a norm on the way."""
+
+        def onward(here: int) -> tuple[int, ...]:
+            step = self.program[here]
+            return () if self.is_norm(step) else self.carries(step)
+
+        return start in reached([end], onward)
 
     def _taken_out(self, index: int) -> int:
         """The value that was put into a stack and taken out again by its number, -1 for others."""

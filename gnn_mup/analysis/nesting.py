@@ -41,6 +41,8 @@ class Nesting:
             inside = [s for s in later if s.residual and self.is_inside(s, outer)
                       and not self._escapes(s, outer)]  # fmt: skip
             same = [s for s in inside if self._on_stream_of(s, outer)]
+            if outer.root in self.before:  # x + f(norm(x)), again and again
+                same = [s for s in same if self._plainly_on(s, outer)]
             if self._chained(same) and not self._among_steps(outer, inside):
                 outer.verdict = Verdict.LONG
             else:
@@ -147,6 +149,11 @@ class Nesting:
         assert inner.stream is not None
         assert outer.stream is not None
         return bool(self.flow.carried[inner.stream.origin] >> outer.stream.origin & 1)
+
+    def _plainly_on(self, inner: Sum, outer: Sum) -> bool:
+        assert inner.stream is not None
+        assert outer.stream is not None
+        return self.flow.plainly(outer.stream.origin, inner.stream.node)
 
     def _chained(self, sums: list[Sum]) -> bool:
         carried = self.flow.carried

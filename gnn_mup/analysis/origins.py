@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from functools import cached_property
+from itertools import chain
 
 from ..ir.program import How, Kind, Step, reached
 from .atoms import Dim
@@ -19,9 +20,10 @@ class Origins(Dims):
         return [(s, self.program.node(s.index).param) for s in self.program if s.kind is Kind.LEAF]
 
     @cached_property
-    def _data(self) -> list[list[Dim]]:
+    def _data(self) -> dict[int, list[Dim]]:
         """The axes of each tensor that the example brings along."""
-        return [self.of[s.index] for s, p in self._leaves if p is None and self.flow.data[s.index]]
+        alone = (s.index for s, p in self._leaves if p is None)
+        return {i: self.of[i] for i in alone if self.flow.data[i]}
 
     @cached_property
     def owned(self) -> set[int]:
@@ -31,14 +33,18 @@ class Origins(Dims):
     @cached_property
     def given(self) -> set[int]:
         """Classes of axes that the example brings along."""
-        return self.atoms.classes(dim for dims in self._data for dim in dims)
+        return self.atoms.classes(dim for dims in self._data.values() for dim in dims)
 
     @cached_property
     def columns(self) -> set[int]:
         """Classes of the last axes of what the example brings along, where they are nowhere an
-        axis before the last (nodes of a dense adjacency are): features, coordinates."""
-        before = self.atoms.classes(dim for dims in self._data for dim in dims[:-1])
-        return self.atoms.classes(dims[-1] for dims in self._data if len(dims) > 1) - before
+        axis before the last (nodes of a dense adjacency are), nor numbers that are looked up (words
+        of a sentence): features, coordinates."""
+        words = {self.program.origin(i)[0] for s in self.program if s.kind is Kind.ROWS
+                 for i in s.sources[1:] if self.flow.weights[s.sources[0]]}  # fmt: skip
+        before = (dims if i in words else dims[:-1] for i, dims in self._data.items())
+        last = (dims[-1] for dims in self._data.values() if len(dims) > 1)
+        return self.atoms.classes(last) - self.atoms.classes(chain.from_iterable(before))
 
     @cached_property
     def _numbers(self) -> set[int]:

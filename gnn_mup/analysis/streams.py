@@ -36,6 +36,7 @@ class Streams(Terms):
         nesting = Nesting(flow, self.sums, self.before)
         nesting.settle()
         self._agree()
+        nesting.settle()  # the first sums of all streams, too
         nesting.inside_branches()
         nesting.beside_the_stream()
         self.readouts = settle_sums_over_layers(flow, self.sums)
@@ -104,6 +105,8 @@ class Streams(Terms):
     def _judge(self, found: Sum, early: Sum) -> None:
         carried = self.flow.carried
         stream = [x for x in found.leaves if carried[x.node] >> early.root & 1]
+        # x + f(norm(x)), where f has a skip of its own
+        stream = [x for x in stream if self.flow.plainly(early.root, x.node)] or stream
         if self.flow.blends(found.root):
             return
         if self._gated(found, early.root, bool(stream)):
