@@ -911,3 +911,41 @@ def test_a_branch_may_have_skips_of_its_own_also_from_end_to_end() -> None:
             ("x + layer(norm(x))", f"x + layer(norm(x)) / {depth}")
         ]
         assert "width-only" not in codes(plan)
+
+
+class LearnedGain(nn.Module):
+    """``u * x + f(x)``, where u begins as one and f has steps of its own, on messages that begin as
+    zeros (PhysNet)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.gains = nn.ParameterList(torch.ones(WIDTH) for _ in range(DEPTH))
+        self.own, self.out, self.back = (
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)) for _ in range(3)
+        )
+        self.filters = nn.ParameterList(torch.zeros(WIDTH) for _ in range(DEPTH))
+        self.inner = nn.ModuleList(Inner() for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for i in range(DEPTH):
+            sent = (self.filters[i] * self.out[i](x))[edge_index[0]]
+            m = self.own[i](x) + torch.zeros_like(x).index_add(0, edge_index[1], sent)
+            m = self.inner[i](m)
+            x = self.gains[i] * x + self.back[i](torch.relu(m))
+        return self.dec(x)
+
+
+def test_a_gain_that_begins_as_one_stands_on_the_stream_and_steps_in_its_branch_are_inside() -> (
+    None
+):
+    plan = planned(LearnedGain(), X, EDGES)
+    assert plan.depth == DEPTH
+    assert [b.before.partition(" ")[0] for b in plan.branches if b.factor != 1] == ["self.gains[i]"]
+
+
+def test_messages_that_begin_as_zeros_are_named_by_their_line_where_no_layer_makes_them() -> None:
+    told = [t for t in texts(planned(LearnedGain(), X, EDGES)).split("\n") if "left-out" in t]
+    assert len(told) == 1
+    assert "index_add(0, edge_index[1], sent)" in told[0]

@@ -88,9 +88,11 @@ class Dims(Channels):
             self.shared.append(self.of[step.only.node][step.axis])
         if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN, How.LENGTH):
             self._reduced(step)
-        if step.kind is Kind.PICK and step.start is not None and step.axis is not None:
-            if len(shape) < len(self.program.shape(step.only.node)):
-                self.taken.setdefault((step.only.node, step.axis), {})[step.start] = step.index
+        numbered = step.kind is Kind.PICK and step.start is not None and step.axis is not None
+        if numbered and len(shape) < len(self.program.shape(step.only.node)):
+            self.taken.setdefault((step.only.node, step.axis or 0), {})[step.start or 0] = (
+                step.index
+            )
         if step.kind is Kind.PICK and self._takes_one(step):
             self.counted.append(self.of[step.only.node][step.axis or 0])
         stack = step.axis if step.kind is Kind.JOIN and step.stacked else None
@@ -108,7 +110,9 @@ class Dims(Channels):
         before, count = [self.program.node(s).ancestors for s in step.sources], len(step.sources)
         for (whole, axis), rows in self.taken.items():
             picks = [rows.get(k, 0) for k in range(count)]
-            if len(rows) != count or not all(b >> p & 1 for b, p in zip(before, picks, strict=True)):
+            if len(rows) != count or not all(
+                b >> p & 1 for b, p in zip(before, picks, strict=True)
+            ):
                 continue
             if not (before[0] >> picks[-1] & 1 and before[-1] >> picks[0] & 1):
                 return self.of[whole][axis]

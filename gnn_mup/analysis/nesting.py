@@ -37,7 +37,7 @@ class Nesting:
         for number, outer in enumerate(steps):
             if not outer.residual or outer.stream is None:
                 continue
-            later = steps[bisect(roots, outer.stream.origin) : number]
+            later = steps[bisect(roots, self._start(outer)) : number]
             inside = [s for s in later if s.residual and self.is_inside(s, outer)
                       and not self._escapes(s, outer)]  # fmt: skip
             same = [s for s in inside if self._on_stream_of(s, outer)]
@@ -123,8 +123,7 @@ class Nesting:
 
     def is_inside(self, inner: Sum, outer: Sum) -> bool:
         """Whether a branch of one sum was made by way of another."""
-        assert outer.stream is not None
-        start = outer.stream.origin
+        start = self._start(outer)
         return start < inner.root < outer.root and any(
             self.graph.between(start, branch.node) >> inner.root & 1 for branch in outer.branches
         )
@@ -139,21 +138,28 @@ class Nesting:
         """Whether the inner sum's stream was there before the outer one's branch began: another
         stream, which the last layer reads for the last time."""
         assert inner.stream is not None
-        assert outer.stream is not None
-        start = inner.stream.origin
-        made = self.graph[start].ancestors >> outer.stream.origin & 1
-        known = made or self._on_stream_of(inner, outer) or self.flow.pure(start)
-        return not known and bool(self.graph[outer.stream.origin].ancestors >> start & 1)
+        start, out = inner.stream.origin, self._start(outer)
+        known = self.graph[start].ancestors >> out & 1 or self._on_stream_of(inner, outer)
+        known = known or self.flow.pure(start)
+        return not known and bool(self.graph[out].ancestors >> start & 1)
 
     def _on_stream_of(self, inner: Sum, outer: Sum) -> bool:
         assert inner.stream is not None
-        assert outer.stream is not None
-        return bool(self.flow.carried[inner.stream.origin] >> outer.stream.origin & 1)
+        return bool(self.flow.carried[inner.stream.origin] >> self._start(outer) & 1)
+
+    def _start(self, found: Sum) -> int:
+        """The latest value of a stream that a branch of it was made from: before its gain, too."""
+        assert found.stream is not None
+        origin = found.stream.origin
+        ways = self.flow.carried[origin] & ~self.flow.roots_of_data
+        starts = [
+            (ways & self.graph[leaf.node].ancestors).bit_length() - 1 for leaf in found.branches
+        ]
+        return max(starts, default=-1) if max(starts, default=-1) >= 0 else origin
 
     def _plainly_on(self, inner: Sum, outer: Sum) -> bool:
         assert inner.stream is not None
-        assert outer.stream is not None
-        return self.flow.plainly(outer.stream.origin, inner.stream.node)
+        return self.flow.plainly(self._start(outer), inner.stream.node)
 
     def _chained(self, sums: list[Sum]) -> bool:
         carried = self.flow.carried

@@ -105,7 +105,6 @@ class Streams(Terms):
     def _judge(self, found: Sum, early: Sum) -> None:
         carried = self.flow.carried
         stream = [x for x in found.leaves if carried[x.node] >> early.root & 1]
-        # x + f(norm(x)), where f has a skip of its own
         stream = [x for x in stream if self.flow.plainly(early.root, x.node)] or stream
         if self.flow.blends(found.root):
             return
@@ -221,10 +220,7 @@ class Streams(Terms):
         """A sum that happens once beside a stream whose steps are repeated: one more layer, not one
         more step."""
         carried = self.flow.carried
-        here = 0
-        for leaf in found.leaves:
-            here |= carried[leaf.node]
-        return any(here >> s.root & 1 for s in streams)
+        return any(carried[leaf.node] >> s.root & 1 for s in streams for leaf in found.leaves)
 
     def one_more(self, found: Sum) -> bool:
         """Whether a sum that is written out behind the loop is one more of its steps: it adds

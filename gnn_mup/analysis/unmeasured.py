@@ -57,15 +57,19 @@ def _leaves_rows(reading: Reading, step: Step) -> bool:
 
 def empty_messages(reading: Reading) -> Iterator[Note]:
     """Layers whose messages are all zero as the model is drawn (a filter that begins as zeros)."""
-    found = [a for a in reading.graph.aggregations if a.module and a.messages == 0.0]
-    names = [a.module for a in found if a.module and not is_normalised(reading.flow, a)]
+    empty = [a for a in reading.graph.aggregations if a.messages == 0.0]
+    empty = [a for a in empty if not is_normalised(reading.flow, a)]
+    names = ", ".join(fold_names(dict.fromkeys(a.module for a in empty if a.module)))
+    text = (
+        "the messages are zero as the model is drawn, so their sum over neighbours was not "
+        "measured and has no gamma, although it grows with their number. Pass gamma=..., the "
+        "square root of the mean degree, say"
+    )
+    yield from at_their_lines(
+        Code.LEFT_OUT, (reading.graph[a.node] for a in empty if not a.module), text
+    )
     if names:
-        yield Note(
-            Code.LEFT_OUT,
-            f"{', '.join(fold_names(dict.fromkeys(names)))}: the messages are zero as the model is "
-            "drawn, so their sum over neighbours was not measured and has no gamma, although it "
-            "grows with their number. Pass gamma=..., the square root of the mean degree, say",
-        )
+        yield Note(Code.LEFT_OUT, f"{names}: {text}")
 
 
 __all__ = ["empty_messages", "sums_without_gamma"]
