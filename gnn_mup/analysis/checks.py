@@ -189,6 +189,21 @@ def _by_own_length(reading: Reading, index: int) -> bool:
 
 
 @check
+def unregistered(reading: Reading) -> Iterator[Note]:
+    """Weights that are no parameters: of layers in a plain list, or plain attributes."""
+    leaves = [n for n in reading.graph if n.unregistered and n.bit & reading.graph.live]
+    if leaves:
+        shapes = " and ".join(str(s) for s in dict.fromkeys(leaf.shape for leaf in leaves))
+        yield Note(
+            Code.UNREGISTERED,
+            f"{len(leaves)} tensors that need gradients are no parameters of the model (of shapes "
+            f"{shapes}): no optimizer of model.parameters() trains them, and they have no rate "
+            "here. Keep layers in an nn.ModuleList, not in a plain list, and tensors in "
+            "nn.Parameter",
+        )
+
+
+@check
 def norm_behind_decoder(reading: Reading) -> Iterator[Note]:
     """A norm on what a decoder made."""
     lasts = sum(1 << index for index in reading.lasts)

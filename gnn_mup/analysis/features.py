@@ -37,9 +37,9 @@ class Features:
         for step in self.program:
             here, node = step.index, self.graph[step.index]
             if step.kind is Kind.LEAF:
-                self.weights[here] = node.param is not None
+                self.weights[here] = node.weights
                 given = node.is_input or not node.floating
-                self.data[here] = (given and node.param is None) or here in rows
+                self.data[here] = (given and not node.weights) or here in rows
                 continue
             self.data[here] = any(self.data[p] for p in step.sources)
             # Whole numbers, and whether one is larger than another, learn nothing.
@@ -88,7 +88,8 @@ class Features:
         added: set[int] = set()
         for step in self.program:
             here = step.index
-            if self.graph[here].param is not None and len(self.program.shape(here)) in (1, 2):
+            leaf = step.kind is Kind.LEAF and self.weights[here]
+            if leaf and len(self.program.shape(here)) in (1, 2):
                 rows[here] = frozenset({here})
             elif self.pure(here):
                 beside |= self._tokens(step) | self._added_to_themselves(step)
@@ -141,7 +142,8 @@ class Features:
     def _tokens(self, step: Step) -> set[int]:
         """Learned tokens, (1, tokens, features) in a parameter, that are copied for every graph and
         go through a layer of their own. (What is added to them is another matter: a readout.)"""
-        if step.kind is not Kind.VIEW or self.graph[step.only.node].param is None:
+        whole = self.program[step.sources[0]] if step.kind is Kind.VIEW and step.sources else step
+        if whole is step or whole.kind is not Kind.LEAF or not self.weights[whole.index]:
             return set()
         before, after = self.program.shape(step.only.node), self.program.shape(step.index)
         copied = len(before) > 2 and before[0] == 1 < after[0] and before[1:] == after[1:]

@@ -247,13 +247,12 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
     """A backbone that returns features, or whose last layer may be a decoder or not. Of ``known``
     parameters it was shown which axes grow."""
     graph, width = reading.graph, reading.width
-    products = reading.flow.dot_products
     wide = [
         i for i in graph.outputs
         if reading.flow.weights[i] and len(graph[i].shape) > 1 and reading.is_wide(i)
-        and not products >> i & 1
     ]  # fmt: skip
-    if wide and not reading.lasts:
+    scores = {i for i in reading.lasts for w in wide if graph[w].ancestors >> i & 1}  # of rows
+    if wide and scores >= {*reading.lasts}:
         size = graph[wide[0]].shape[-1]
         ends = fold_names(_ends(reading))
         note = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Mapping
+from itertools import chain, pairwise
 
 from ..ir.program import Kind, reached
 from .flow import Flow
@@ -30,6 +31,18 @@ class Nesting:
 
     def __init__(self, flow: Flow, sums: list[Sum], before: Mapping[int, Sum]) -> None:
         self.flow, self.graph, self.sums, self.before = flow, flow.graph, sums, before
+
+    def written_out(self) -> None:
+        """``h = f(h) + x``, layer after layer, where nothing carries h on: all add the first."""
+        carried, begun = 0, dict[int, list[Sum]]()
+        for found in self._steps():
+            assert found.stream is not None
+            carried |= self.flow.carried[found.stream.node]
+            begun.setdefault(found.stream.origin, []).append(found)
+        for early, late in chain.from_iterable(map(pairwise, begun.values())):
+            made = any(self.flow.learned(early.root, x.node) for x in late.branches)
+            if made and not carried >> early.root & 1:
+                early.verdict = late.verdict = Verdict.INITIAL
 
     def settle(self) -> None:
         steps = sorted(self._steps(), key=lambda s: s.root)

@@ -22,13 +22,14 @@ class Origins(Dims):
     @cached_property
     def _data(self) -> dict[int, list[Dim]]:
         """The axes of each tensor that the example brings along."""
-        alone = (s.index for s, p in self._leaves if p is None)
-        return {i: self.of[i] for i in alone if self.flow.data[i]}
+        leaves, flow = (s.index for s, _ in self._leaves), self.flow
+        return {i: self.of[i] for i in leaves if flow.data[i] and not flow.weights[i]}
 
     @cached_property
     def owned(self) -> set[int]:
         """Classes of axes of parameters."""
-        return self.atoms.classes(dim for s, p in self._leaves if p for dim in self.of[s.index])
+        weights = (s.index for s, _ in self._leaves if self.flow.weights[s.index])
+        return self.atoms.classes(dim for i in weights for dim in self.of[i])
 
     @cached_property
     def given(self) -> set[int]:
@@ -234,7 +235,8 @@ class Origins(Dims):
     @cached_property
     def _only_made(self) -> set[int]:
         """Classes of axes of buffers, globals and new tensors."""
-        brought = [s for s, p in self._leaves if p is None and not self.flow.data[s.index]]
+        flow = self.flow
+        brought = [s for s, _ in self._leaves if not flow.weights[s.index] | flow.data[s.index]]
         new = [*brought, *(s for s in self.program if s.kind is Kind.MADE)]
         learned = self._learned | self.atoms.classes(self._own_axes[False])
         found = self.atoms.classes(dim for s in new for dim in self.of[s.index]) - learned
@@ -247,7 +249,8 @@ class Origins(Dims):
         """The classes of features that some weight has made, as it made them, and of pieces."""
         products = self.program.graph.members(self.flow.contractions)
         made = [n.index for n in products if not self._relates(self.program[n.index])]
-        made += [s.index for s, p in self._leaves if p and self.flow.data[s.index]]
+        rows = self.flow.features_of_parameters
+        made += sorted(rows)
         looked_up = [self.of[s.index][-1] for s in self.program
                      if s.kind is Kind.ROWS and self.flow.pure(s.sources[0])]  # fmt: skip
         found = [set(self.atoms.expand(d)) for d in (*map(self.features, made), *looked_up)]

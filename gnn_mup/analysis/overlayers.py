@@ -49,6 +49,8 @@ def settle_sums_over_layers(
         behind = not flow.learned_after_mixing(found.root)
         rising = all(flow.height[a.node] < flow.height[b.node] for a, b in pairwise(leaves))
         read = behind and many and rising and later_states(flow, [x.node for x in leaves])
+        if all(_is_log(flow, leaf.origin) for leaf in leaves):  # of a product: it has no mean
+            continue
         if found.verdict is Verdict.OVER_LAYERS or read:
             found.verdict = Verdict.READOUTS
             terms = {(leaf.node, leaf.add): 1 << i for i, leaf in enumerate(leaves)}
@@ -81,6 +83,17 @@ def _taken_from(flow: Flow, index: int) -> int:
     while (step := flow.program[index]).kind is Kind.PICK and step.how is How.PLAIN:
         index = step.sources[0]
     return index
+
+
+def _is_log(flow: Flow, index: int) -> bool:
+    """Whether a value is a logarithm, or a sum or a choice of some (beside learned numbers)."""
+    step = flow.program[flow.program.origin(index)[0]]
+    if step.kind in (Kind.REDUCE, Kind.PICK, Kind.ROWS):
+        return _is_log(flow, step.sources[0])
+    if step.kind is Kind.SUM:
+        data = [s for s in step.sources if flow.data[s]]
+        return bool(data) and all(_is_log(flow, s) for s in data)
+    return step.how is How.LOG
 
 
 def later_states(flow: Flow, values: Sequence[int]) -> bool:

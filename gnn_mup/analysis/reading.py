@@ -44,7 +44,7 @@ class Reading:
         self.streams = Streams(self.flow)
         self.uses = Uses(self.flow, described)
         self.spans: list[Span] = []
-        self._settle([s.stream.node for s in self.streams.steps if s.stream is not None])
+        self._settle([*self._stream, *self._states(Verdict.GATE)])
 
     def _settle(self, streams: Iterable[int]) -> None:
         """Which axes grow, and what follows from that."""
@@ -214,11 +214,8 @@ class Reading:
     @cached_property
     def width(self) -> int:
         """D: the width of the stream, or the commonest width of hidden features."""
-        stream = [s.stream.node for s in self.streams.steps if s.stream is not None]
-        stream += [span.end for span in self.spans]
-        kept = (Verdict.GATE, Verdict.INITIAL, Verdict.SCALED)
-        states = [s.root for s in self.streams.sums if s.verdict in kept]
-        for values in (stream, states):
+        stream = [*self._stream, *(span.end for span in self.spans)]
+        for values in (stream, self._states(Verdict.GATE, Verdict.INITIAL, Verdict.SCALED)):
             wide = Counter(self._size(v) for v in values if self.is_wide(v))
             if wide:
                 return commonest(wide)
@@ -234,6 +231,13 @@ class Reading:
         tables = [u for u in self.uses.found if self.grows_out(u)]
         sizes = sizes or Counter(self._product(u, u.out_axes) for u in tables)
         return commonest(sizes) if sizes else 1
+
+    @property
+    def _stream(self) -> list[int]:
+        return [s.stream.node for s in self.streams.steps if s.stream is not None]
+
+    def _states(self, *verdicts: Verdict) -> list[int]:
+        return [s.root for s in self.streams.sums if s.verdict in verdicts]
 
     def is_joined(self, use: Use) -> bool:
         return reads_all_layers(self, use)

@@ -34,6 +34,7 @@ class Streams(Terms):
         self._one_for_all()
         self._broadcasts()
         nesting = Nesting(flow, self.sums, self.before)
+        nesting.written_out()
         nesting.settle()
         self._agree()
         nesting.settle()  # the first sums of all streams, too

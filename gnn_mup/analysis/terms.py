@@ -81,7 +81,27 @@ class Terms:
             exchanged |= either or self._complement(gate, pairs)
             if learned or exchanged or self._opposes(value, root):
                 return True
+        return self._masked(found, root)
+
+    def _masked(self, found: Sum, root: int) -> bool:
+        """``m * x + (1 - m) * s * (x + t)``: some rows stay, others are made anew (a coupling)."""
+        factors = [set(self._factors(leaf.origin)) for leaf in found.leaves]
+        for leaf, mine in zip(found.leaves, factors, strict=True):
+            if len(mine) > 1 and self.flow.carried[leaf.node] >> root & 1:
+                others = [
+                    self.flow.flipped(f) for other in factors if other is not mine for f in other
+                ]
+                if mine & {self.program.origin(f)[0] for f in others if f >= 0}:
+                    return True
         return False
+
+    def _factors(self, index: int) -> list[int]:
+        """What a product multiplies, products in it multiplied out."""
+        index = self.program.origin(index)[0]
+        step = self.program[index]
+        if step.kind is not Kind.PRODUCT or any(o.power != 1 for o in step.operands):
+            return [index]
+        return [f for o in step.operands for f in self._factors(o.node)]
 
     def _complement(self, gate: int, pairs: list[tuple[int, int]]) -> bool:
         """Whether another summand is multiplied by what this gate leaves over from one."""

@@ -52,7 +52,8 @@ class Uses:
                 self.found += self._meet(step)
         for index in sorted(flow.features_of_parameters):
             name, rank = self.program.node(index).param, len(self.program.shape(index))
-            self.found.append(Use(str(name), index, "lookup", (), tuple(range(1, rank)) or (0,)))
+            if name is not None:
+                self.found.append(Use(name, index, "lookup", (), tuple(range(1, rank)) or (0,)))
         for index in self.program.graph.outputs:
             if index in self.axes:
                 self.found += self._vectors(self.program[index], index)

@@ -134,6 +134,11 @@ class Node:
         return self.op == "input"
 
     @property
+    def unregistered(self) -> bool:
+        """Whether it needs gradients, and is no parameter of the model."""
+        return self.op == "const" and self.weights
+
+    @property
     def adds(self) -> bool:
         """Whether it is a sum or a difference."""
         return self.op in ops.ADD

@@ -65,6 +65,7 @@ class How(Enum):
     ACTIVATION = "activation"
     SQUASH = "squash"
     EXP = "exp"
+    LOG = "log"
     SOFTMAX = "softmax"
     COUNT = "how often each number occurs"
     RECIPROCAL = "reciprocal"

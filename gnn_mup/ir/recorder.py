@@ -62,7 +62,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _leaf(self, tensor: Tensor, op: str, param: str | None = None) -> Node:
         node = self._add(op, tensor, (), {})
-        node.param, node.weights, node.data = param, op == "param", op == "input"
+        # A layer in a plain list has weights that are no parameters of the model.
+        node.weights = op == "param" or (op == "const" and tensor.requires_grad and tensor.is_leaf)
+        node.param, node.data = param, op == "input"
         if op != "param" and node.floating and len(node.shape) > 1:
             node.row_sum = row_sum(tensor)
         readable = tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_complex()

@@ -51,6 +51,7 @@ class Code(StrEnum):
     UNKNOWN_GROWTH = "unknown-growth"
     UNKNOWN_INITIALISER = "unknown-initialiser"
     UNKNOWN_OPERATION = "unknown-operation"
+    UNREGISTERED = "unregistered"
     UNUSED_PARAMETERS = "unused-parameters"
     WIDE_DECODER = "wide-decoder"
     WIDTH_ONLY = "width-only"

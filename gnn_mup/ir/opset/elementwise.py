@@ -130,6 +130,8 @@ _pointwise("gelu silu elu selu celu hardswish softplus mish log_sigmoid_forward 
 _pointwise("tanh softsign hardsigmoid", How.ACTIVATION, 0.0)
 _pointwise("sigmoid special_expit", How.SQUASH, 0.0)
 _pointwise("exp expm1", How.EXP)
+_pointwise("log log1p log2 log10", How.LOG, 0.0)
+_pointwise("log_softmax _log_softmax", How.LOG)
 
 
 @op("softmax _softmax _safe_softmax _sparse_softmax")
@@ -142,10 +144,9 @@ _pointwise("rsqrt", How.RECIPROCAL, -0.5)
 _pointwise("reciprocal", How.RECIPROCAL, -1.0)
 _pointwise("sqrt", How.PLAIN, 0.5)
 _pointwise("square", How.PLAIN, 2.0)
-_pointwise("abs nan_to_num round floor ceil trunc cumsum real imag logit log_softmax _log_softmax "
-           "angle", How.PLAIN)  # fmt: skip
+_pointwise("abs nan_to_num round floor ceil trunc cumsum real imag logit angle", How.PLAIN)
 _pointwise("""
-    log sin cos erf erfc sign log1p log2 log10 cumprod isnan isfinite isinf eq ne lt gt le ge
+    sin cos erf erfc sign cumprod isnan isfinite isinf eq ne lt gt le ge
     logical_not logical_and logical_or bitwise_not bitwise_and bitwise_or bitwise_xor acosh asinh
     atanh acos asin atan sinh cosh tan sgn digamma lgamma frac exp2 erfinv sinc xlogy heaviside
     linalg_inv_ex linalg_matrix_exp cholesky_inverse logcumsumexp cummin logical_xor signbit

@@ -1,0 +1,155 @@
+"""What states of models of the field are (blind batches 72 on), each in the smallest form: returned
+as they are, kept in part, written out layer by layer, made by weights that are no parameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes, planned, texts
+from torch import Tensor, nn
+
+# -- weights that are no parameters ----------------------------------------------------------------
+
+
+class PlainList(nn.Module):
+    """Layers in a plain list (HGWaveNet)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.read, self.layers = (
+            nn.Linear(WIDTH, WIDTH),
+            [nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)],
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return self.dec(torch.relu(self.read(x)))
+
+
+class PlainTable(nn.Module):
+    """A table of nodes that is a plain attribute (MMGCN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.dec = torch.randn(NODES, WIDTH).requires_grad_(), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, edge_index: Tensor) -> Tensor:
+        x = self.table
+        for layer in self.layers:
+            sent = layer(x)[edge_index[0]]
+            x = x + torch.zeros_like(x).index_add(0, edge_index[1], sent)
+        return self.dec(x)
+
+
+def test_weights_that_are_no_parameters_are_named_and_keep_their_place() -> None:
+    plan = planned(PlainList(), X)
+    assert f"{2 * DEPTH} tensors that need gradients are no parameters" in texts(plan)
+    assert plan.depth == DEPTH
+    assert str(plan.params["read.weight"].kind) == "width-to-width"
+    plan = planned(PlainTable(), EDGES)
+    assert "1 tensors that need gradients are no parameters" in texts(plan)
+    assert plan.depth == DEPTH
+    assert {str(plan.params[f"layers.{i}.weight"].kind) for i in range(DEPTH)} == {"width-to-width"}
+    assert "unknown-growth" not in codes(plan)
+
+
+# -- states that are returned ----------------------------------------------------------------------
+
+
+class Embedder(nn.Module):
+    """A cell that several messages are passed with; its state is the output (GMN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds, self.table = nn.Embedding(5, WIDTH), nn.Embedding(20, WIDTH)
+        self.message, self.cell = nn.Linear(2 * WIDTH, WIDTH), nn.GRUCell(WIDTH, WIDTH)
+        self.gate = nn.Linear(WIDTH, 1)
+
+    def forward(self, words: Tensor, edge_index: Tensor, kinds: Tensor) -> Tensor:
+        x = self.table(words)
+        for _ in range(3):
+            sent = torch.relu(self.message(torch.cat([x[edge_index[0]], self.kinds(kinds)], -1)))
+            x = self.cell(torch.zeros_like(x).index_add(0, edge_index[1], sent), x)
+        return (torch.softmax(self.gate(x), 0) * x).sum(0, keepdim=True)
+
+
+def test_a_gated_state_that_is_the_output_has_the_width() -> None:
+    words = torch.arange(NODES)
+    plan = planned(Embedder(), words, EDGES, torch.zeros(EDGES.size(1), dtype=torch.long))
+    assert plan.width == WIDTH
+    assert str(plan.params["cell.weight_hh"].kind) == "width-to-width"
+    assert str(plan.params["message.weight"].kind) == "width-to-width"
+    assert str(plan.params["gate.weight"].kind) == "width-out"
+    assert {"no-decoder", "width-only"} <= codes(plan)
+
+
+class Numbered(nn.Module):
+    """Layers called ``lin1``, ``lin2``, ``lin3``, the last of which makes the output; all of them
+    beside the same table."""
+
+    def __init__(self, out: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(NODES, WIDTH))
+        self.lin1, self.lin2 = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.lin3, self.lin4 = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.lin1(x)) + self.table
+        x = torch.relu(self.lin2(x)) + self.table
+        x = torch.relu(self.lin3(x)) + self.table
+        return self.lin4(x)
+
+
+def test_a_table_that_is_added_layer_after_layer_is_an_initial_residual() -> None:
+    plan = planned(Numbered(OUT), X)
+    assert plan.depth == 1
+    assert "initial residual" in texts(plan)
+    assert not [b for b in plan.branches if b.factor != 1]
+
+
+def test_a_last_layer_like_those_before_it_returns_features() -> None:
+    assert str(planned(Numbered(WIDTH), X).params["lin4.weight"].kind) == "width-to-width"
+    assert "no-decoder" in codes(planned(Numbered(WIDTH), X))
+    assert str(planned(Numbered(OUT), X).params["lin4.weight"].kind) == "width-out"
+
+
+# -- flows -----------------------------------------------------------------------------------------
+
+
+class Coupling(nn.Module):
+    """Some rows stay, and make the others anew; logarithms of what these are multiplied with are
+    added up (MoFlow)."""
+
+    def __init__(self, width: int, log: bool) -> None:
+        super().__init__()
+        self.log = log
+        self.into = nn.ModuleList(nn.Linear(FEATURES, width) for _ in range(DEPTH))
+        self.out = nn.ModuleList(nn.Linear(width, 2 * FEATURES) for _ in range(DEPTH))
+        for i in range(DEPTH):
+            mask = (torch.arange(NODES) % DEPTH != i).float()
+            self.register_buffer(f"mask{i}", mask.unsqueeze(-1))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.zeros(())
+        for i in range(DEPTH):
+            mask = self.get_buffer(f"mask{i}")
+            kept = mask * x
+            pair = self.out[i](torch.relu(self.into[i](kept.mean(0, keepdim=True))))
+            scale, shift = pair.chunk(2, -1)
+            scale = torch.sigmoid(scale)
+            x = kept + (1 - mask) * (x + shift) * scale
+            total = total + (torch.log(scale) if self.log else scale).sum()
+        return x, total
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_rows_that_are_kept_are_a_gate_and_logarithms_are_added_up_as_they_are(log: bool) -> None:
+    plan = planned(Coupling(WIDTH, log), X)
+    assert plan.depth == 1
+    assert "width-only" in codes(plan)
+    scaled = [b.before.partition(" ")[0] for b in plan.branches if b.factor != 1]
+    assert scaled == ([] if log else ["total"])
