@@ -153,3 +153,74 @@ def test_rows_that_are_kept_are_a_gate_and_logarithms_are_added_up_as_they_are(l
     assert "width-only" in codes(plan)
     scaled = [b.before.partition(" ")[0] for b in plan.branches if b.factor != 1]
     assert scaled == ([] if log else ["total"])
+
+
+# -- blind batch 73 --------------------------------------------------------------------------------
+
+
+class Normalised(nn.Module):
+    """A weight with its own constant, and a constant of another sort behind it (Allegro)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.enc = nn.Linear(FEATURES, width)
+        self.weight = nn.Parameter(torch.randn(width, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = (2 / self.weight.size(0)) ** 0.5
+        return (torch.relu(self.enc(x)) @ (self.weight * scale)) * 0.267
+
+
+def test_a_layer_that_normalises_itself_does_so_with_its_own_constant() -> None:
+    for width in (WIDTH, 2 * WIDTH):
+        plan = planned(Normalised(width), X, base=(WIDTH, 1))
+        scale = plan.params["weight"].init_factor
+        assert scale == pytest.approx((WIDTH / width) ** 0.5)
+        assert plan.params["weight"].lr_scale == pytest.approx((WIDTH / width) ** 0.5)
+
+
+class Groups(nn.Module):
+    """Messages of several groups of edges, divided by how many there were in all (DiffDock)."""
+
+    def __init__(self, mean: bool) -> None:
+        super().__init__()
+        self.mean, self.enc, self.dec = mean, nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        out, count = torch.zeros(NODES, WIDTH), torch.zeros(NODES)
+        for layer, (source, target) in zip(self.layers, edge_index.chunk(3, 1), strict=True):
+            out += torch.zeros_like(out).index_add(0, target, layer(x)[source])
+            count += torch.bincount(target, minlength=NODES)
+        out = out / count.clamp(min=1)[:, None] if self.mean else out
+        return self.dec(torch.relu(out))
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_messages_of_several_groups_have_one_mean(mean: bool) -> None:
+    divided = [m for m in planned(Groups(mean), X, EDGES).messages if m.factor != 1.0]
+    assert len(divided) == (0 if mean else 1)
+
+
+class Interaction(nn.Module):
+    """A map of pairs, summed over features in a shape that cuts across the axes (MolTrans)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drug, self.protein = nn.Embedding(20, WIDTH), nn.Embedding(20, WIDTH)
+        self.read = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(70, OUT))
+
+    def forward(self, drug: Tensor, protein: Tensor) -> Tensor:
+        d = self.drug(drug).unsqueeze(2).repeat(1, 1, protein.size(1), 1)
+        p = self.protein(protein).unsqueeze(1).repeat(1, drug.size(1), 1, 1)
+        pairs = (d * p).view(len(drug), -1, drug.size(1), protein.size(1)).sum(1)
+        return self.read(pairs.unsqueeze(1))
+
+
+def test_a_map_of_pairs_is_made_of_dot_products_whatever_its_shape_on_the_way() -> None:
+    words = torch.arange(18).view(2, 9)
+    plan = planned(Interaction(), words[:, :7], words)
+    assert not plan.messages
+    assert "undivided-attention" in codes(plan)
+    assert f"dot product of {WIDTH} features" in texts(plan)

@@ -7,6 +7,7 @@ their atoms become one class; a reshape splits a class into factors or puts some
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
@@ -258,12 +259,17 @@ class Dims(Channels):
 
     def _cut_across(self, source: int, shape: tuple[int, ...]) -> list[Dim]:
         """``x.view(graphs * heads, -1, size)`` of (graphs, nodes, heads * size): rows and heads are
-        mixed up, but the last axis is still one of features."""
+        mixed up, but the last axis is still one of features. Where all other sizes are those of
+        rows, the one that is left has as many entries as there are features."""
         out, before = [self._fresh(n) for n in shape], self.program.shape(source)
         if not before or not shape or self.feature_axis[source] != len(before) - 1:
             return out
-        features = self.of[source][-1]
-        if before[-1] % shape[-1] == 0:
+        features, rows = self.of[source][-1], Counter(before[:-1])
+        left = [t for t, n in enumerate(shape) if not rows[n] or rows.subtract((n,))]
+        alone = len(left) == 1 and left[0] < len(shape) - 1 and not self.flow.pure(source)
+        if alone and shape[left[0]] == before[-1]:
+            out[left[0]] = features
+        elif before[-1] % shape[-1] == 0:
             out[-1] = self._reshaped_axis(features, shape[-1]) or out[-1]
         elif shape[-1] % before[-1] == 0:
             out[-1] = (*self._fresh(shape[-1] // before[-1]), *features)

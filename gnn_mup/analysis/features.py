@@ -37,9 +37,9 @@ class Features:
         for step in self.program:
             here, node = step.index, self.graph[step.index]
             if step.kind is Kind.LEAF:
-                self.weights[here] = node.weights
+                self.weights[here] = node.param is not None or node.unregistered
                 given = node.is_input or not node.floating
-                self.data[here] = (given and not node.weights) or here in rows
+                self.data[here] = (given and not self.weights[here]) or here in rows
                 continue
             self.data[here] = any(self.data[p] for p in step.sources)
             # Whole numbers, and whether one is larger than another, learn nothing.
@@ -242,10 +242,15 @@ class Features:
             if step.kind is Kind.CONTRACT and step.how is How.PLAIN:
                 pair = () if self.scores(step.sources[0]) else step.sources[:2]
             elif step.kind is Kind.REDUCE and step.how is How.SUM and step.axis is not None:
-                product = self.program[step.only.node]
+                product = self.program[self.program.origin(step.only.node)[0]]
                 if product.kind is Kind.PRODUCT and len(product.operands) == 2:
-                    spans = [step.axis in o.axes for o in product.operands]
-                    pair = product.sources if all(spans) else ()
+                    there = product.index == step.only.node  # else in another shape
+                    axes = (
+                        {step.axis} if there else {*range(len(self.program.shape(product.index)))}
+                    )
+                    pair = (
+                        product.sources if all(axes <= {*o.axes} for o in product.operands) else ()
+                    )
             if len(pair) == 2 and all(self.data[p] and self.weights[p] for p in pair):
                 mask |= 1 << step.index
         return mask & ~self.contractions

@@ -221,7 +221,7 @@ def _collected(flow: Flow, index: int) -> bool:
 def _adds_up_rows(flow: Flow, step: Step) -> bool:
     added = step.kind is Kind.REDUCE and step.how is How.SUM and bool(flow.feature_axes)
     over = added and step.axis not in flow.feature_axes.get(step.only.node, ())
-    return over or step.kind is Kind.SCATTER
+    return over or step.kind is Kind.SCATTER or step.how is How.COUNT
 
 
 __all__ = ["divided", "is_normalised"]

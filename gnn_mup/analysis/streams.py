@@ -106,7 +106,8 @@ class Streams(Terms):
     def _judge(self, found: Sum, early: Sum) -> None:
         carried = self.flow.carried
         stream = [x for x in found.leaves if carried[x.node] >> early.root & 1]
-        stream = [x for x in stream if self.flow.plainly(early.root, x.node)] or stream
+        if plain := [x for x in stream if self.flow.plainly(early.root, x.node)]:
+            stream = [x for x in stream if x in plain or not self._made_from(early.root, x)]
         if self.flow.blends(found.root):
             return
         if self._gated(found, early.root, bool(stream)):

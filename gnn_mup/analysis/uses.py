@@ -51,9 +51,8 @@ class Uses:
             elif any(s in self.axes for s in step.sources):
                 self.found += self._meet(step)
         for index in sorted(flow.features_of_parameters):
-            name, rank = self.program.node(index).param, len(self.program.shape(index))
-            if name is not None:
-                self.found.append(Use(name, index, "lookup", (), tuple(range(1, rank)) or (0,)))
+            axes = tuple(range(1, len(self.program.shape(index)))) or (0,)
+            self.found += [Use(n, index, "lookup", (), axes) for n in self.params_of(index)]
         for index in self.program.graph.outputs:
             if index in self.axes:
                 self.found += self._vectors(self.program[index], index)
@@ -160,8 +159,10 @@ class Uses:
             yield Use(name, step.index, how, into, out, fan_in if into else 1, data, constant)
 
     def _constant_at(self, step: Step, weight: int, fan_in: int = 1) -> float:
-        """What a weight is multiplied by before it is used, and its result right behind."""
+        """What multiplies a weight, and its result right behind if it is not normalised by that."""
         own = self.constants[weight]
+        if own != 1.0 and fan_in > 1 and 0.5 < abs(own) * math.sqrt(fan_in) < 2.0:
+            return own
         return own * self._constant_behind(step.index, 0 if own != 1.0 else fan_in)
 
     def _constant_behind(self, index: int, fan_in: int) -> float:
