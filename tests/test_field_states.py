@@ -224,3 +224,107 @@ def test_a_map_of_pairs_is_made_of_dot_products_whatever_its_shape_on_the_way() 
     assert not plan.messages
     assert "undivided-attention" in codes(plan)
     assert f"dot product of {WIDTH} features" in texts(plan)
+
+
+# -- blind batch 74 --------------------------------------------------------------------------------
+
+
+class Sparse(nn.Module):
+    """Attention of a sparse matrix, whose row sums are counted with a column of ones, on a table
+    that is looked up as a whole and stands in a batch of one (VGNN, pyGAT)."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.table, self.dec = nn.Embedding(NODES, width), nn.Linear(width, OUT)
+        self.layer, self.score = nn.Linear(width, width), nn.Parameter(torch.randn(1, 2 * width))
+
+    def forward(self, edge_index: Tensor) -> Tensor:
+        h = self.layer(self.table(torch.arange(NODES))).unsqueeze(0)
+        both = torch.cat([h[:, edge_index[0]], h[:, edge_index[1]]], -1)[0]
+        logits = nn.functional.leaky_relu(self.score.mm(both.t()).squeeze())
+        weights = torch.exp(logits / h.size(-1) ** 0.5)
+        matrix = torch.sparse_coo_tensor(edge_index, weights, (NODES, NODES))
+        total = torch.sparse.mm(matrix, torch.ones(NODES, 1))
+        total[total == 0] = 1
+        return self.dec(torch.sparse.mm(matrix, h[0]).div_(total))
+
+
+def test_attention_of_a_sparse_matrix_is_an_average_of_features() -> None:
+    plan = planned(Sparse(), EDGES)
+    assert all(m.factor == 1.0 for m in plan.messages)
+    assert str(plan.params["layer.weight"].kind) == "width-to-width"
+
+
+def test_logits_that_the_root_of_the_width_divides_have_a_larger_rate() -> None:
+    rates = [
+        planned(Sparse(width), EDGES, base=(WIDTH, 1)).params["score"].lr_scale
+        for width in (WIDTH, 4 * WIDTH)
+    ]
+    assert rates[1] / rates[0] == pytest.approx(0.5)
+
+
+class Contrast(nn.Module):
+    """Dot products over a temperature, in a loss of the model's own."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.by = temperature
+        self.enc, self.norm = nn.Linear(FEATURES, WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.enc(x))
+        return nn.functional.cross_entropy(x @ x.flip(0).t() / self.by, torch.arange(NODES))
+
+
+@pytest.mark.parametrize("by", [5.0, WIDTH])
+def test_a_temperature_is_no_power_of_the_width(by: float) -> None:
+    told = codes(planned(Contrast(by), X))
+    assert ("dot-product-decoder" in told) is (by == 5.0)
+
+
+class Injected(nn.Module):
+    """What a layer makes of the same features is added to the stream before every block
+    (convolutional occupancy networks)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.code = nn.Linear(FEATURES, WIDTH), nn.Linear(3, WIDTH)
+        self.put, self.layers = (
+            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH)) for _ in range(2)
+        )
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        x, code = self.enc(x), torch.relu(self.code(at))
+        for put, layer in zip(self.put, self.layers, strict=True):
+            x = x + put(code)
+            x = x + layer(torch.relu(x))
+        return self.dec(x)
+
+
+def test_what_is_put_into_a_stream_again_and_again_is_divided_and_no_step() -> None:
+    plan = planned(Injected(), X, torch.randn(NODES, 3))
+    assert plan.depth == DEPTH
+    assert {b.before for b in plan.branches if b.factor == 1 / DEPTH} == {
+        "x + put(code)",
+        "x + layer(torch.relu(x))",
+    }
+
+
+class OneHot(nn.Module):
+    """A stream that begins with numbers made on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.dec = nn.Linear(WIDTH, OUT)
+
+    def forward(self, kinds: Tensor) -> Tensor:
+        x = torch.zeros(len(kinds), WIDTH).scatter(1, kinds.unsqueeze(1), 1.0)
+        for layer in self.layers:
+            x = x + layer(torch.relu(x))
+        return self.dec(x)
+
+
+def test_a_stream_that_begins_with_given_numbers_has_a_step_in_every_layer() -> None:
+    assert planned(OneHot(), torch.arange(NODES)).depth == DEPTH

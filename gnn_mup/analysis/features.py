@@ -100,7 +100,9 @@ class Features:
                     made[here] = rows[here]
             elif self.graph[here].floating:
                 found = [rows[s] for s in step.sources if rows.get(s)]
-                if step.kind in (Kind.ROWS, Kind.SCATTER) and step.axis == 0:
+                if step.kind in (Kind.ROWS, Kind.SCATTER) and step.axis == self._lead(
+                    step.sources[0]
+                ):
                     picked = rows.get(step.sources[0], frozenset())
                     met |= picked if not self._is_matrix(here) else frozenset()
                 elif step.kind is Kind.CONTRACT and not self.pure(step.sources[0]):
@@ -121,6 +123,11 @@ class Features:
                     beside |= frozenset().union(*found) if len(found) < len(step.sources) else set()
         return frozenset(beside | (met & (layered | added)))
 
+    def _lead(self, index: int) -> int:
+        """The axis of rows: the first that has several entries."""
+        shape = self.program.shape(index)
+        return next((axis for axis, n in enumerate(shape) if n > 1), 0)
+
     def _rows_kept(self, step: Step, rows: dict[int, frozenset[int]]) -> frozenset[int]:
         """The parameters whose rows the rows of a value of weights are."""
         if step.kind is Kind.JOIN and step.axis == 0:
@@ -131,12 +138,17 @@ class Features:
             return frozenset()
         else:
             taken = step.operands[:1] if step.kind is Kind.CONTRACT else step.operands
-            sources = [o.node for o in taken if o.axes[:1] == (0,) and len(o.axes) > 1]
+            lead = self._lead(step.index)
+            sources = [
+                o.node for o in taken if len(o.axes) > 1 and o.axes[self._lead(o.node)] == lead
+            ]
             if step.kind is Kind.VIEW and self._copied(step):  # one row for all
                 sources = [step.only.node]
             if step.how is How.RESHAPE:  # the features cut into heads, or put together again
-                shapes = [self.program.shape(i)[:1] for i in (step.index, step.only.node)]
-                sources = [step.only.node] if shapes[0] == shapes[1] else []
+                counts = {
+                    self.program.shape(i)[self._lead(i)] for i in (step.index, step.only.node)
+                }
+                sources = [step.only.node] if len(counts) == 1 else []
         return frozenset().union(*(rows.get(s, frozenset()) for s in sources))
 
     def _tokens(self, step: Step) -> set[int]:

@@ -142,7 +142,10 @@ class Flow(Rows):
         if self.data[operand.node]:
             return True
         full = set(operand.axes) >= set(range(len(self.program.shape(step.index))))
-        return self.weights[operand.node] and full
+        origin = self.program.origin(operand.node)[0]
+        begins = self.program[origin].kind is not Kind.MADE  # else zeros: x + f(x) is f(0) there
+        begins &= any(self.graph[s].ancestors >> origin & 1 for s in step.sources)
+        return full and (self.weights[operand.node] or begins)
 
     def summed_states(self, step: Step) -> tuple[int, ...]:
         """What a sum or mean over just the axis of a stack adds up."""

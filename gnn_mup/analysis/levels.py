@@ -9,8 +9,11 @@ from .forms import Sum
 def set_levels(flow: Flow, steps: list[Sum]) -> int:
     """L: message-passing steps on the longest stream. A stream that has none of them beside one
     that has (edge features, an encoder's own layers) counts its own steps for itself. Where
-    messages are passed just once, by a sum that is not repeated, it is the repeated ones."""
+    messages are passed just once, by a sum that is not repeated, it is the repeated ones. What is
+    added to a stream and was not made of it is no step of its own."""
     counted = [s for s in steps if s.mixes] or steps
+    made = {s.expression for s in counted if _made_of_stream(flow, s)}
+    counted = [s for s in counted if s.expression in made] or counted
     if len(counted) == 1 and counted[0].lone:
         counted = [s for s in steps if not s.lone] or counted
     own = sum(1 << s.root for s in counted)
@@ -43,6 +46,12 @@ def _set_level(flow: Flow, steps: dict[int, Sum], root: int, before: int, counts
     here.level = below + (counts >> root & 1)
     if last is not None and counts >> last.root & 1 and not _made_after(flow, here, last):
         here.level = below  # two branches of one layer, added one after the other
+
+
+def _made_of_stream(flow: Flow, step: Sum) -> bool:
+    assert step.stream is not None
+    carried = flow.carried[step.stream.origin] & ~flow.roots_of_data
+    return any(carried & (flow.graph[b.node].ancestors | 1 << b.origin) for b in step.branches)
 
 
 def _made_after(flow: Flow, late: Sum, early: Sum) -> bool:

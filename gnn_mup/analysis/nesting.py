@@ -32,6 +32,26 @@ class Nesting:
     def __init__(self, flow: Flow, sums: list[Sum], before: Mapping[int, Sum]) -> None:
         self.flow, self.graph, self.sums, self.before = flow, flow.graph, sums, before
 
+    def second_branches(self) -> None:
+        """``(x + h) + 0.1 * x0``: what is added to a stream once per layer is a branch, also where
+        it is always the same, or made of the same. Without a stream (GCNII) it is none."""
+        roots = sum(1 << s.root for s in self._steps())
+        again = (Verdict.INITIAL, Verdict.NONE)
+        added = [
+            s for s in self.sums if s.branches and s.root in self.before and s.verdict in again
+        ]
+        known = {s.expression for s in added if self._between_steps(s, roots)}
+        for found in added:
+            found.verdict = Verdict.STEP if found.expression in known else found.verdict
+
+    def _between_steps(self, found: Sum, roots: int) -> bool:
+        """Whether steps, which the stream carries on, lie between a sum and the one before."""
+        if found.stream is None:
+            return False
+        way = self.graph.between(self.before[found.root].root, found.stream.node) & roots
+        carried = self.flow.carried[found.stream.node]
+        return any(carried >> n.index & 1 for n in self.graph.members(way))
+
     def written_out(self) -> None:
         """``h = f(h) + x``, layer after layer, where nothing carries h on: all add the first."""
         carried, begun = 0, dict[int, list[Sum]]()

@@ -163,6 +163,7 @@ def _divided(flow: Flow, index: int, by: AbstractSet[int]) -> bool:
     """Whether a sum ends up above or below a fraction bar, wherever it goes: a mean, a degree, a
     softmax."""
     uses = [s.index for s in flow.program.live_uses(index)] or flow.program.uses[index]
+    uses = [i for i in uses if flow.graph[i].floating]  # not: which of them are zero
     return bool(uses) and all(_divided_by_way_of(flow, index, use, by) for use in uses)
 
 
@@ -212,7 +213,7 @@ def _collected(flow: Flow, index: int) -> bool:
         if step.kind is Kind.SUM or flow.dot_products >> here & 1:  # q times the sum of all k
             return step.sources[:2]
         single = step.kind is Kind.PRODUCT and len(step.operands) == 1
-        handed_on = single or step.kind in (Kind.VIEW, Kind.ROWS, Kind.POINTWISE)
+        handed_on = single or step.kind in (Kind.VIEW, Kind.ROWS, Kind.POINTWISE, Kind.WRITE)
         return step.sources[:1] if handed_on else ()
 
     return any(_adds_up_rows(flow, flow.program[i]) for i in reached([index], onward))
@@ -221,7 +222,8 @@ def _collected(flow: Flow, index: int) -> bool:
 def _adds_up_rows(flow: Flow, step: Step) -> bool:
     added = step.kind is Kind.REDUCE and step.how is How.SUM and bool(flow.feature_axes)
     over = added and step.axis not in flow.feature_axes.get(step.only.node, ())
-    return over or step.kind is Kind.SCATTER or step.how is How.COUNT
+    counts = step.kind is Kind.SCATTER or step.how is How.COUNT
+    return over or counts or bool(flow.mixing >> step.index & 1)
 
 
 __all__ = ["divided", "is_normalised"]

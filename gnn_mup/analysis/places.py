@@ -96,14 +96,21 @@ class Places:
 
     def _power(self, use: Use, kind: Width) -> float:
         """The power of the width that the constant beside an encoder is (its matrix, table or
-        bias), 0 for any other number. Behind features such a constant belongs to logits."""
-        first = use.data is None or not self.flow.weights[use.data]
-        if kind not in (Width.DATA_IN, Width.VECTOR) or not first:
-            return 0.0
+        bias), or beside what makes logits of features; 0 for any other number."""
         shape = self.reading.program.shape(self.reading.leaf(use.param))
-        width = math.prod(shape[axis] for axis in use.out_axes)
-        powers = (0.5, -0.5, 1.0, -1.0) if width > 1 else ()
-        return next((p for p in powers if math.isclose(abs(use.constant), width**p)), 0.0)
+        if kind is Width.WIDTH_OUT:
+            width = self.reading.width
+            powers: tuple[float, ...] = (-0.5, -1.0)
+        elif kind in (Width.DATA_IN, Width.VECTOR) and not self._reads_features(use):
+            width = math.prod(shape[axis] for axis in use.out_axes)
+            powers = (0.5, -0.5, 1.0, -1.0)
+        else:
+            return 0.0
+        found = (p for p in powers if width > 1 and math.isclose(abs(use.constant), width**p))
+        return next(found, 0.0)
+
+    def _reads_features(self, use: Use) -> bool:
+        return use.data is not None and self.flow.weights[use.data]
 
     def _telling(self, use: Use) -> tuple[bool, ...]:
         """Which use of a parameter places it: one outside all branches, one that contracts it, one

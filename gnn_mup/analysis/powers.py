@@ -38,8 +38,7 @@ class Power:
         root = math.sqrt(self.size)
         if self.order >= 1 and math.isclose(there, root, rel_tol=1e-3):
             return self.order / 2
-        small = 1.03 * (root if self.order >= 1 else 1.0)
-        return 0.0 if there < small else self.order
+        return 0.0 if there < 1.03 else self.order
 
     def times(self, other: Power, power: float = 1.0) -> Power:
         order = self.order + power * other.order
@@ -95,7 +94,7 @@ class Powers:
 
     def _asks_for_order_one(self, step: Step) -> bool:
         bounded = step.kind is Kind.POINTWISE and step.how in _BOUNDED and not step.exponent
-        soft = step.how in (How.SOFTMAX, How.EXP)
+        soft = step.how in (How.SOFTMAX, How.EXP, How.LOG) and step.exponent == 1.0
         reads = bool(self.flow.contractions >> step.index & 1) or step.kind is Kind.OPAQUE
         return bounded or soft or reads
 

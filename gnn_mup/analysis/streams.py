@@ -30,10 +30,10 @@ class Streams(Terms):
         self._chain()
         self._judge_repeated()
         self._judge_alone()
-        self._second_branches()
+        nesting = Nesting(flow, self.sums, self.before)
+        nesting.second_branches()
         self._one_for_all()
         self._broadcasts()
-        nesting = Nesting(flow, self.sums, self.before)
         nesting.written_out()
         nesting.settle()
         self._agree()
@@ -146,6 +146,8 @@ class Streams(Terms):
             found.verdict = Verdict.OVER_LAYERS
         elif others and all(self._fixed(x, early) for x in others):
             found.verdict, found.branches = Verdict.INITIAL, others
+        elif others and all(self._of_a_layer(x, early) for x in others):
+            found.branches = others  # x + layer(c), the same c again and again
 
     def _judge_without_stream(self, found: Sum, early: Sum) -> None:
         head = early
@@ -288,18 +290,6 @@ class Streams(Terms):
                     found.verdict, found.stream, found.branches = Verdict.NONE, None, []
                 elif Verdict.SCALED in verdicts and abs(found.coefficient - 1.0) > 1e-6:
                     found.verdict = Verdict.SCALED if found.residual else found.verdict
-
-    def _second_branches(self) -> None:
-        """``(x + h) + 0.1 * x0``: what is added to a stream once per layer is a branch, also where
-        it is always the same. Without a stream (GCNII) it is none."""
-        roots = sum(1 << s.root for s in self.steps)
-        for found in self.sums:
-            if found.verdict is Verdict.INITIAL and found.stream is not None:
-                early = self.before[found.root]
-                way = self.graph.between(early.root, found.stream.node) & roots
-                if any(self.flow.carried[found.stream.node] >> n.index & 1
-                       for n in self.graph.members(way)):  # fmt: skip
-                    found.verdict = Verdict.STEP
 
     def _broadcasts(self) -> None:
         """A virtual node's state is a mere embedding in the first layer, and a branch there too,

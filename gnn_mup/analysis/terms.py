@@ -50,6 +50,13 @@ class Terms:
         """The same value as one layer before."""
         return any(leaf.origin == other.origin for other in early.leaves)
 
+    def _of_a_layer(self, leaf: Leaf, early: Sum) -> bool:
+        """Made by a weight of this layer alone: not by one that made what was added before."""
+        made = self.graph[leaf.node].ancestors | 1 << leaf.node
+        for other in early.leaves:
+            made &= ~(self.graph[other.node].ancestors | 1 << other.node)
+        return bool(made & self.flow.contractions) and not made >> early.root & 1
+
     def _made_one_from_other(self, leaves: list[Leaf]) -> bool:
         carried = self.flow.carried
         return any(

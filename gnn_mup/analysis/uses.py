@@ -40,8 +40,7 @@ class Uses:
         self.described = described or {}
         self.axes: dict[int, Axes] = {}
         self.constants: dict[int, float] = {}
-        self._taken: set[int] = set()
-        """Products with a constant that belongs to the layer before."""
+        self._taken: set[int] = set()  # constants that belong to the layer before
         self.unknown: dict[str, str] = {}
         self.found: list[Use] = []
         for step in self.program:
@@ -159,23 +158,23 @@ class Uses:
             yield Use(name, step.index, how, into, out, fan_in if into else 1, data, constant)
 
     def _constant_at(self, step: Step, weight: int, fan_in: int = 1) -> float:
-        """What multiplies a weight, and its result right behind if it is not normalised by that."""
+        """What multiplies a weight, and its result if it is not normalised by that."""
         own = self.constants[weight]
         if own != 1.0 and fan_in > 1 and 0.5 < abs(own) * math.sqrt(fan_in) < 2.0:
             return own
         return own * self._constant_behind(step.index, 0 if own != 1.0 else fan_in)
 
     def _constant_behind(self, index: int, fan_in: int) -> float:
-        """The constant that a result is multiplied by before anything else is done with it but the
-        addition of a bias, and that is not the next layer's. Each belongs to one layer alone."""
+        """The constant that a result is multiplied by before anything else is done with it, and
+        that is not the next layer's. Each belongs to one layer alone."""
         constant = 1.0
         while len(uses := self.program.uses[index]) == 1:
             operand, (index, before) = self.program.same(uses[0]), (uses[0], index)
-            if operand is None:
-                if not self._adds_bias(self.program[index], before):
-                    break
-            elif operand.coefficient != 1.0 and not self._normalises(index, operand, fan_in):
-                constant *= operand.coefficient
+            if operand is None and not self._commutes(self.program[index], before):
+                break
+            factor = operand.coefficient if operand else 1.0
+            if operand and factor != 1.0 and not self._normalises(index, operand, fan_in):
+                constant *= factor
                 self._taken.add(index)
         return constant
 
@@ -202,10 +201,11 @@ class Uses:
         shapes = ((self.program.shape(step.sources[o]), axis) for (o, axis), _ in step.summed)
         return math.prod(shape[axis] for shape, axis in shapes)
 
-    def _adds_bias(self, step: Step, index: int) -> bool:
+    def _commutes(self, step: Step, index: int) -> bool:
+        """Whether a constant may as well stand before a step: a bias, relu(c x) = c relu(x)."""
         others = [o for o in step.operands if o.node != index]
         plain = all(self.flow.pure(o.node) and not self.flow.is_summand(step, o) for o in others)
-        return step.kind is Kind.SUM and bool(others) and plain
+        return step.how is How.POSITIVE or (step.kind is Kind.SUM and bool(others) and plain)
 
     def _vectors(self, step: Step, weight: int) -> Iterator[Use]:
         axes = self.axes[weight]

@@ -155,7 +155,8 @@ def _constant_factor(
         return 1.0 / c
     assert frame.base is not None
     into, out = _ratios(placement, match)
-    usual = c * (out**-placement.power if placement.power else math.sqrt(into))
+    grown = into if placement.kind is Kind.WIDTH_OUT else out
+    usual = c * (grown**-placement.power if placement.power else math.sqrt(into))
     return frame.base.constants.get(match.base_name, usual) / c
 
 

@@ -44,7 +44,7 @@ def scale_at(
     """
     if len(shape) < 2 or not rms:
         return 1.0, True
-    margin = 3.0 * (2.0 * count) ** -0.5 + 1e-6
+    margin = 3.0 * ((0.2 if even else 0.5) / count) ** 0.5 + 1e-6  # less for squares of even draws
     for size_here, size_there, gains in _laws(shape, other, even):
         if any(abs(math.log(rms / (gain * size_here))) < margin for gain in gains):
             return size_there / size_here, True
