@@ -128,6 +128,9 @@ class Features:
         shape = self.program.shape(index)
         return next((axis for axis, n in enumerate(shape) if n > 1), 0)
 
+    def _rows(self, index: int) -> int:
+        return next((n for n in self.program.shape(index) if n > 1), 1)
+
     def _rows_kept(self, step: Step, rows: dict[int, frozenset[int]]) -> frozenset[int]:
         """The parameters whose rows the rows of a value of weights are."""
         if step.kind is Kind.JOIN and step.axis == 0:
@@ -145,9 +148,7 @@ class Features:
             if step.kind is Kind.VIEW and self._copied(step):  # one row for all
                 sources = [step.only.node]
             if step.how is How.RESHAPE:  # the features cut into heads, or put together again
-                counts = {
-                    self.program.shape(i)[self._lead(i)] for i in (step.index, step.only.node)
-                }
+                counts = {self._rows(i) for i in (step.index, step.only.node)}
                 sources = [step.only.node] if len(counts) == 1 else []
         return frozenset().union(*(rows.get(s, frozenset()) for s in sources))
 
