@@ -328,3 +328,70 @@ class OneHot(nn.Module):
 
 def test_a_stream_that_begins_with_given_numbers_has_a_step_in_every_layer() -> None:
     assert planned(OneHot(), torch.arange(NODES)).depth == DEPTH
+
+
+# -- blind batch 75 --------------------------------------------------------------------------------
+
+
+class Segments(nn.Module):
+    """A softmax over the edges of each node, whose sums two sparse matrices of ones collect and
+    hand back (xERTE)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.score = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, 1)
+        self.layer, self.dec = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x, (source, target) = self.enc(x), edge_index
+        weights = torch.exp(torch.tanh(self.score(x[source])))
+        edges, ones = torch.arange(len(target)), torch.ones(len(target))
+        to = torch.sparse_coo_tensor(torch.stack([target, edges]), ones, (NODES, len(target)))
+        back = torch.sparse_coo_tensor(torch.stack([edges, target]), ones, (len(target), NODES))
+        weights = weights / torch.sparse.mm(back, torch.sparse.mm(to, weights))
+        return self.dec(torch.relu(torch.sparse.mm(to, weights * self.layer(x)[source])))
+
+
+def test_a_softmax_by_sparse_matrices_of_ones_is_one() -> None:
+    assert all(m.factor == 1.0 for m in planned(Segments(), X, EDGES).messages)
+
+
+class Marginals(nn.Module):
+    """Structured attention: marginals of a tree, by the inverse of a Laplacian (LSR)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        weights = torch.exp(torch.tanh(self.a(x) @ self.b(x).t() / WIDTH))
+        laplacian = torch.diag_embed(weights.sum(0) + 1) - weights
+        return self.dec(torch.relu((weights * torch.inverse(laplacian).t()) @ x))
+
+
+def test_what_an_inverse_normalises_has_no_gamma() -> None:
+    assert all(m.factor == 1.0 for m in planned(Marginals(), X).messages)
+
+
+class Triples(nn.Module):
+    """Products of three vectors, divided by the root of the width three times (SPANet)."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.power, self.enc = power, nn.Linear(FEATURES, WIDTH)
+        self.sides = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        a, b, c = (side(x) for side in self.sides)
+        out = torch.einsum("id,jd,kd->ijk", a, b, c) / x.size(-1) ** self.power
+        return (out + out.transpose(0, 1)) / 2
+
+
+@pytest.mark.parametrize(("power", "words"), [(1.5, "more than"), (1.0, ""), (0.0, "nothing")])
+def test_a_decoder_that_more_than_its_number_divides_falls(power: float, words: str) -> None:
+    told = [t for t in texts(planned(Triples(power), X)).split("\n") if "dot-product" in t]
+    assert len(told) == bool(words)
+    assert words in "".join(told)

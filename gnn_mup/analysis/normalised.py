@@ -135,6 +135,8 @@ def _is_weighting(flow: Flow, index: int, by: AbstractSet[int] = frozenset()) ->
             if divided and not lengths and (not by or rows & by):
                 return True
             continue
+        if divided and step.kind is Kind.CONTRACT and flow.mixing >> here & 1:
+            return True
         given = step.kind is Kind.CONTRACT and _relates(flow, step)  # D^-1/2 A D^-1/2
         if step.how is How.LENGTH:
             continue  # a distance
@@ -192,6 +194,12 @@ def _divided_by_way_of(flow: Flow, index: int, first: int, by: AbstractSet[int])
         written = step.kind is Kind.WRITE and step.sources[0] == here  # count[count < 1] = 1
         single = step.kind in kinds or len(step.operands) == 1 or written
         single |= bool(flow.dot_products >> use & 1)  # q times the sum of all k
+        back = (
+            flow.mixing >> use & 1
+            and step.kind is Kind.CONTRACT
+            and not flow.weights[step.sources[0]]
+        )
+        single |= bool(back) and here == step.sources[1]  # handed back to rows, by a matrix of ones
         if step.kind is Kind.VIEW if learned else layer or pair or single:
             new = [after for after in flow.program.uses[use] if after not in seen]
             seen.update(new)

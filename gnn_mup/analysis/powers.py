@@ -29,15 +29,17 @@ class Power:
 
     @property
     def left(self) -> float:
-        """The order, constants included: 1/2 of what a root divides, 0 of what less is left of."""
+        """The order, constants included: 1/2 of what a root divides, -1/2 of what a root too much
+        divides, 0 of what less is left of."""
         if not self.order:
             return 0.0
         there = self.size * self.constant
         if self.order < 0:
             return self.order if there < 0.99 else 0.0
         root = math.sqrt(self.size)
-        if self.order >= 1 and math.isclose(there, root, rel_tol=1e-3):
-            return self.order / 2
+        for sign, known in ((1, root), (-1, 1 / root)):
+            if self.order >= 1 and math.isclose(there, known, rel_tol=1e-3):
+                return sign * self.order / 2
         return 0.0 if there < 1.03 else self.order
 
     def times(self, other: Power, power: float = 1.0) -> Power:
@@ -89,7 +91,7 @@ class Powers:
                 read = (s for s in step.sources if not self.flow.pure(s))
                 yield from (Sink(step.index, self.of[s]) for s in read if self.of[s].left)
         for index in graph.outputs:
-            if self.of[index].left > 0:
+            if self.of[index].left and self.of[index].order > 0:
                 yield Sink(index, self.of[index])
 
     def _asks_for_order_one(self, step: Step) -> bool:
@@ -117,10 +119,13 @@ class Powers:
         if step.kind is Kind.SUM and len(step.operands) == 1:
             return self._of_operand(step)
         if step.kind in (Kind.SUM, Kind.JOIN, Kind.WRITE):
-            return _farthest(
-                replace(self.of[o.node], constant=self.of[o.node].constant * abs(o.coefficient))
-                for o in step.operands
-            )
+            terms = [(o, self.of[o.node].times(Power(constant=abs(o.coefficient))))
+                     for o in step.operands]  # fmt: skip
+            most = _farthest(power for _, power in terms)
+            same = [p.constant for o, p in terms if o.coefficient > 0
+                    and (p.origin, p.order) == (most.origin, most.order)]  # fmt: skip
+            several = step.kind is Kind.SUM and len(same) > 1 and most.order  # x + x.T
+            return replace(most, constant=sum(same)) if several else most
         return PLAIN
 
     def _of_operand(self, step: Step) -> Power:

@@ -24,7 +24,7 @@ def undivided(reading: Reading) -> Iterator[Note]:
             found.setdefault(key, []).append(sink)
     for sinks in found.values():
         step = reading.program[sinks[0].power.origin]
-        if sinks[0].power.left < 0:
+        if sinks[0].power.order < 0:
             yield from _row_norm(powers, step, sinks)
         else:
             yield from _grows(powers, step, sinks[0])
@@ -34,8 +34,10 @@ def _has_a_rule(powers: Powers, sink: Sink) -> bool:
     """Logits of attention that the root of their number divides: queries are scaled for the rest.
     Numbers of another sort below one are what their model makes of them."""
     step = powers.program[sink.power.origin]
-    if sink.power.left < 0:
+    if sink.power.order < 0:
         return step.kind is not Kind.PRODUCT
+    if sink.power.left < 0:
+        return not _is_last(powers.reading, step)
     root = sink.power.left < sink.power.order and step.how is not How.LENGTH
     return root and not _is_last(powers.reading, step) and not _of_itself(powers.reading, step)
 
@@ -60,7 +62,11 @@ def _grows(powers: Powers, step: Step, sink: Sink) -> Iterator[Note]:
     elif step.how is not How.SUM:
         by = f"{size} ** 0.5"
     limit = "only the square root of their number divides it" if root else "nothing divides it"
-    if last:
+    if sink.power.left < 0:
+        code, use = Code.DOT_PRODUCT_DECODER, "is the decoder"
+        limit = "more than their number divides it"
+        remedy = f"divide its logits by the width ({by}) alone, or they fall with it"
+    elif last:
         code, use = Code.DOT_PRODUCT_DECODER, "is the decoder"
         remedy = f"divide its logits by the width ({by}), or they grow with it"
     else:

@@ -142,6 +142,7 @@ def _softmax(seen: Seen) -> Step:
 
 _pointwise("rsqrt", How.RECIPROCAL, -0.5)
 _pointwise("reciprocal", How.RECIPROCAL, -1.0)
+_pointwise("linalg_inv_ex", How.RECIPROCAL, 0.0)
 _pointwise("sqrt", How.PLAIN, 0.5)
 _pointwise("square", How.PLAIN, 2.0)
 _pointwise("abs nan_to_num round floor ceil trunc cumsum real imag logit angle", How.PLAIN)
@@ -149,7 +150,7 @@ _pointwise("""
     sin cos erf erfc sign cumprod isnan isfinite isinf eq ne lt gt le ge
     logical_not logical_and logical_or bitwise_not bitwise_and bitwise_or bitwise_xor acosh asinh
     atanh acos asin atan sinh cosh tan sgn digamma lgamma frac exp2 erfinv sinc xlogy heaviside
-    linalg_inv_ex linalg_matrix_exp cholesky_inverse logcumsumexp cummin logical_xor signbit
+    linalg_matrix_exp cholesky_inverse logcumsumexp cummin logical_xor signbit
 """, How.PLAIN, 0.0)  # fmt: skip
 
 
