@@ -8,6 +8,8 @@ import torch
 from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes, planned, texts
 from torch import Tensor, nn
 
+from gnn_mup import apply_transfer
+
 # -- weights that are no parameters ----------------------------------------------------------------
 
 
@@ -395,3 +397,48 @@ def test_a_decoder_that_more_than_its_number_divides_falls(power: float, words: 
     told = [t for t in texts(planned(Triples(power), X)).split("\n") if "dot-product" in t]
     assert len(told) == bool(words)
     assert words in "".join(told)
+
+
+# -- gains on the stream ---------------------------------------------------------------------------
+
+
+class Gains(nn.Module):
+    """``u * x + f(x)``, where u begins as one and is learned (PhysNet, soft gates of FNO)."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.gains = nn.ParameterList(torch.ones(WIDTH) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for gain, layer in zip(self.gains, self.layers, strict=True):
+            x = gain * x + layer(torch.relu(x))
+        return self.dec(x)
+
+
+def _moved_by_gains(depth: int, power: float) -> float:
+    """How far three steps of all gains move the output; their rates times a power of the depth."""
+    changes = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = Gains(depth)
+        rate = apply_transfer(model, (X,), base=(WIDTH, 4)).plan.params["gains.1"].lr_scale
+        optimizer = torch.optim.Adam(
+            model.gains.parameters(), lr=0.01 * rate * (depth / 4) ** power
+        )
+        before = model(X).detach()
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(X).mean().backward()
+            optimizer.step()
+        changes.append((model(X) - before).square().mean().sqrt().item())
+    return sum(changes) / len(changes)
+
+
+@pytest.mark.parametrize(("power", "least", "most"), [(0, 0.7, 1.4), (1, 4, 30), (-1, 0, 0.25)])
+def test_rates_of_gains_on_the_stream_go_like_one_over_the_depth(
+    power: int, least: float, most: float
+) -> None:
+    assert least < _moved_by_gains(32, power) / _moved_by_gains(4, power) < most

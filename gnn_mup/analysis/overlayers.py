@@ -35,6 +35,9 @@ def settle_sums_over_layers(
     for found in sums if summed is None else summed:
         if found.verdict not in (Verdict.NONE, Verdict.LEARNED, Verdict.MERGE, Verdict.OVER_LAYERS):
             continue
+        if all(_is_term(flow, leaf.origin) for leaf in found.leaves):
+            found.verdict = Verdict.NONE
+            continue
         if summed is None and is_divided(flow, found):
             if found.verdict in (Verdict.OVER_LAYERS, Verdict.MERGE):
                 found.verdict = Verdict.NONE
@@ -49,8 +52,6 @@ def settle_sums_over_layers(
         behind = not flow.learned_after_mixing(found.root)
         rising = all(flow.height[a.node] < flow.height[b.node] for a, b in pairwise(leaves))
         read = behind and many and rising and later_states(flow, [x.node for x in leaves])
-        if all(_is_log(flow, leaf.origin) for leaf in leaves):  # of a product: it has no mean
-            continue
         if found.verdict is Verdict.OVER_LAYERS or read:
             found.verdict = Verdict.READOUTS
             terms = {(leaf.node, leaf.add): 1 << i for i, leaf in enumerate(leaves)}
@@ -85,14 +86,18 @@ def _taken_from(flow: Flow, index: int) -> int:
     return index
 
 
-def _is_log(flow: Flow, index: int) -> bool:
-    """Whether a value is a logarithm, or a sum or a choice of some (beside learned numbers)."""
-    step = flow.program[flow.program.origin(index)[0]]
+def _is_term(flow: Flow, index: int) -> bool:
+    """Whether a value is a logarithm (of a product, which has no mean), or a number for a loss (the
+    mean of all entries of something); or a sum or a choice of such, beside learned numbers."""
+    index = flow.program.origin(index)[0]
+    step = flow.program[index]
+    if step.how is How.MEAN and not flow.program.shape(index):
+        return True
     if step.kind in (Kind.REDUCE, Kind.PICK, Kind.ROWS):
-        return _is_log(flow, step.sources[0])
+        return _is_term(flow, step.sources[0])
     if step.kind is Kind.SUM:
         data = [s for s in step.sources if flow.data[s]]
-        return bool(data) and all(_is_log(flow, s) for s in data)
+        return bool(data) and all(_is_term(flow, s) for s in data)
     return step.how is How.LOG
 
 
