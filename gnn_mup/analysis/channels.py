@@ -22,13 +22,38 @@ class Channels:
         self.feature_atoms: list[Dim] = []
         self.merged: set[tuple[int, int]] = set()
         """Axes (value, axis) in which a reshape has merged features with rows."""
+        self.taken: dict[tuple[int, int], dict[int, int]] = {}
+        """Single rows that were taken, by value and axis, with their numbers."""
         flow.feature_axes, flow.merged = self.feature_axes, self.merged
 
     def see(self, step: Step) -> None:
         """Where the features of a step's result lie; its axes are known."""
+        if step.kind is Kind.PICK and step.start is not None and step.axis is not None:
+            fewer = len(self.program.shape(step.index)) < len(self.program.shape(step.only.node))
+            rows = self.taken.setdefault((step.only.node, step.axis), {}) if fewer else {}
+            rows[step.start] = step.index
         self.feature_axis[step.index] = self._feature_axis(step)
         self.feature_axes[step.index] = self._feature_axes(step)
         self.feature_atoms.append(self._feature_atoms(step))
+
+    def _one_by_one(self, step: Step) -> Dim | None:
+        """The axis of the example that the entries of a stack were taken from, row after row:
+        moments of time that a cell goes through, put together again."""
+        before, count = [self.program.node(s).ancestors for s in step.sources], len(step.sources)
+        inputs = [s.index for s in self.program if self.program.node(s.index).is_input]
+        given = self.atoms.classes(dim for i in inputs for dim in self.of[i])
+        for (whole, axis), rows in self.taken.items():
+            picks = [rows.get(k, 0) for k in range(count)]
+            made = all(b >> p & 1 for b, p in zip(before, picks, strict=True))
+            if (
+                len(rows) != count
+                or not made
+                or not given & set(self.atoms.expand(self.of[whole][axis]))
+            ):
+                continue
+            if not (before[0] >> picks[-1] & 1 and before[-1] >> picks[0] & 1):
+                return self.of[whole][axis]
+        return None
 
     def features(self, index: int) -> Dim:
         """The axis of a value's features: the channels of what a convolution reads or makes, else

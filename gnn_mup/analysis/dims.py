@@ -39,8 +39,6 @@ class Dims(Channels):
         """Axes of weights that are summed over before they meet any data."""
         self.counted: list[Dim] = []
         """Axes that number tensors of a list."""
-        self.taken: dict[tuple[int, int], dict[int, int]] = {}
-        """Single rows that were taken, by value and axis, with their numbers."""
         self.shared: list[Dim] = []
         """Axes along which numbers add up to one: categories, clusters, nodes, or features."""
         for step in self.program:
@@ -89,11 +87,6 @@ class Dims(Channels):
             self.shared.append(self.of[step.only.node][step.axis])
         if step.kind is Kind.REDUCE and step.how in (How.SUM, How.MEAN, How.LENGTH):
             self._reduced(step)
-        numbered = step.kind is Kind.PICK and step.start is not None and step.axis is not None
-        if numbered and len(shape) < len(self.program.shape(step.only.node)):
-            self.taken.setdefault((step.only.node, step.axis or 0), {})[step.start or 0] = (
-                step.index
-            )
         if step.kind is Kind.PICK and self._takes_one(step):
             self.counted.append(self.of[step.only.node][step.axis or 0])
         stack = step.axis if step.kind is Kind.JOIN and step.stacked else None
@@ -104,20 +97,6 @@ class Dims(Channels):
         if stack is not None and rows is None:
             self.counted.append(found[stack])
         return found
-
-    def _one_by_one(self, step: Step) -> Dim | None:
-        """The axis that the entries of a stack were taken from, row after row: moments of time that
-        a cell goes through, put together again."""
-        before, count = [self.program.node(s).ancestors for s in step.sources], len(step.sources)
-        for (whole, axis), rows in self.taken.items():
-            picks = [rows.get(k, 0) for k in range(count)]
-            if len(rows) != count or not all(
-                b >> p & 1 for b, p in zip(before, picks, strict=True)
-            ):
-                continue
-            if not (before[0] >> picks[-1] & 1 and before[-1] >> picks[0] & 1):
-                return self.of[whole][axis]
-        return None
 
     def _selected(self, step: Step, shape: tuple[int, ...]) -> list[Dim]:
         """``masked_select``: all numbers in a row; where the mask is one for whole rows, row after

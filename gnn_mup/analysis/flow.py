@@ -136,6 +136,12 @@ class Flow(Rows):
         rows = sum(self.program.shape(part)[0] for part in parts if self.program.shape(part))
         return parts if whole and rows >= whole[0] else []
 
+    def _is_blank(self, index: int) -> bool:
+        """Whether a value is a new tensor, or a part of one, into which nothing was written."""
+        kept = (Kind.MADE, Kind.VIEW, Kind.PICK)
+        return all(self.program[n.index].kind in kept
+                   for n in self.graph.members(self.graph[index].ancestors | 1 << index))  # fmt: skip
+
     def is_summand(self, step: Step, operand: Operand) -> bool:
         """A bias is broadcast and adds no value of its own; a learned state (a virtual node's
         embedding) has all axes of the sum."""
@@ -143,8 +149,8 @@ class Flow(Rows):
             return True
         full = set(operand.axes) >= set(range(len(self.program.shape(step.index))))
         origin = self.program.origin(operand.node)[0]
-        begins = self.program[origin].kind is not Kind.MADE  # else zeros: x + f(x) is f(0) there
-        begins &= any(self.graph[s].ancestors >> origin & 1 for s in step.sources)
+        read = any(self.graph[s].ancestors >> origin & 1 for s in step.sources)
+        begins = read and not self._is_blank(origin)  # of zeros x + f(x) is f(0)
         return full and (self.weights[operand.node] or begins)
 
     def summed_states(self, step: Step) -> tuple[int, ...]:

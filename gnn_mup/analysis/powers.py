@@ -40,7 +40,9 @@ class Power:
         for sign, known in ((1, root), (-1, 1 / root)):
             if self.order >= 1 and math.isclose(there, known, rel_tol=1e-3):
                 return sign * self.order / 2
-        return 0.0 if there < 1.03 else self.order
+        # Other roots (of all heads together) are powers of the width; a temperature is none.
+        small = 1.0 if self.order < 1 or _is_round(self.constant) else root
+        return 0.0 if there < 1.03 * small else self.order
 
     def times(self, other: Power, power: float = 1.0) -> Power:
         order = self.order + power * other.order
@@ -220,6 +222,12 @@ class Powers:
                 break
             index = data[0]
         return index
+
+
+def _is_round(constant: float) -> bool:
+    """Whether somebody wrote a number down, or what it divides by: 0.07, 5."""
+    sides = (constant, 1 / constant) if constant else ()
+    return any(math.isclose(side, float(f"{side:.2g}"), rel_tol=1e-6) for side in sides)
 
 
 def _farthest(powers: Iterable[Power]) -> Power:

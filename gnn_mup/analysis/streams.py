@@ -146,7 +146,7 @@ class Streams(Terms):
             found.verdict = Verdict.OVER_LAYERS
         elif others and all(self._fixed(x, early) for x in others):
             found.verdict, found.branches = Verdict.INITIAL, others
-        elif others and all(self._of_a_layer(x, early) for x in others):
+        elif others and plain and all(self._of_a_layer(x, early) for x in others):
             found.branches = others  # x + layer(c), the same c again and again
 
     def _judge_without_stream(self, found: Sum, early: Sum) -> None:

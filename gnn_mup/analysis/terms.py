@@ -55,7 +55,9 @@ class Terms:
         made = self.graph[leaf.node].ancestors | 1 << leaf.node
         for other in early.leaves:
             made &= ~(self.graph[other.node].ancestors | 1 << other.node)
-        return bool(made & self.flow.contractions) and not made >> early.root & 1
+        own = any(n.param is not None and not self.flow.data[n.index]
+                  for n in self.graph.members(made))  # fmt: skip
+        return own and not made >> early.root & 1
 
     def _made_one_from_other(self, leaves: list[Leaf]) -> bool:
         carried = self.flow.carried
