@@ -13,6 +13,8 @@ from .rows import Rows
 _THROUGH = frozenset({Kind.VIEW, Kind.PICK, Kind.POINTWISE, Kind.NORM})
 _ALIKE = frozenset({Kind.VIEW, Kind.POINTWISE, Kind.PRODUCT, Kind.REDUCE, Kind.JOIN})
 
+_BLANK = frozenset({Kind.MADE, Kind.VIEW, Kind.PICK})
+
 
 class Flow(Rows):
     """Questions about a program that all later passes ask."""
@@ -138,9 +140,8 @@ class Flow(Rows):
 
     def _is_blank(self, index: int) -> bool:
         """Whether a value is a new tensor, or a part of one, into which nothing was written."""
-        kept = (Kind.MADE, Kind.VIEW, Kind.PICK)
-        return all(self.program[n.index].kind in kept
-                   for n in self.graph.members(self.graph[index].ancestors | 1 << index))  # fmt: skip
+        made = self.graph.members(self.graph[index].ancestors | 1 << index)
+        return all(self.program[n.index].kind in _BLANK for n in made)
 
     def is_summand(self, step: Step, operand: Operand) -> bool:
         """A bias is broadcast and adds no value of its own; a learned state (a virtual node's
