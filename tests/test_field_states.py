@@ -442,3 +442,19 @@ def test_rates_of_gains_on_the_stream_go_like_one_over_the_depth(
     power: int, least: float, most: float
 ) -> None:
     assert least < _moved_by_gains(32, power) / _moved_by_gains(4, power) < most
+
+
+class PerEdge(nn.Module):
+    """An energy of every edge, collected at the nodes and added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        energy = self.dec(torch.relu(self.enc(x))[edge_index[0]]).squeeze(-1)
+        return torch.zeros(NODES).index_add(0, edge_index[1], energy).sum()
+
+
+def test_numbers_that_are_collected_and_added_up_are_pooled() -> None:
+    assert ".sum()': sum pooling" in texts(planned(PerEdge(), X, EDGES))

@@ -113,7 +113,8 @@ class Channels:
         """All axes of a value that were features of something: of ``k.T @ v`` both."""
         found = {self.feature_axis[step.index]} & set(range(len(self.of[step.index])))
         handed_on = step.kind in (Kind.VIEW, Kind.POINTWISE, Kind.SUM, Kind.PRODUCT, Kind.WRITE)
-        told = step.sources if handed_on else step.sources[:1] if step.kind is Kind.ROWS else ()
+        rows = step.kind in (Kind.ROWS, Kind.SCATTER)
+        told = step.sources if handed_on else step.sources[:1] if rows else ()
         if self._is_pairs(step) or any(map(self._has_none, told)):
             found = set()  # logits, one for each pair of rows: what is left are heads
         if step.kind is Kind.REDUCE and step.axis == self.feature_axis[step.only.node]:
