@@ -458,3 +458,24 @@ class PerEdge(nn.Module):
 
 def test_numbers_that_are_collected_and_added_up_are_pooled() -> None:
     assert ".sum()': sum pooling" in texts(planned(PerEdge(), X, EDGES))
+
+
+class Solver(nn.Module):
+    """An integrator's steps, between times that are given (STG-NCDE)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, times: Tensor) -> Tensor:
+        x = self.enc(x)
+        for early, late in zip(times[:-1], times[1:], strict=True):
+            x = x + torch.tanh(self.layer(x)) * (late - early)
+        return self.dec(x)
+
+
+def test_steps_of_an_integrator_are_no_layers() -> None:
+    plan = planned(Solver(), X, torch.linspace(0, 2, 6))
+    assert plan.depth == 1
+    assert not [b for b in plan.branches if b.factor != 1]

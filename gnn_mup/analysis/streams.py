@@ -30,6 +30,7 @@ class Streams(Terms):
         self._chain()
         self._judge_repeated()
         self._judge_alone()
+        self._integrals()
         nesting = Nesting(flow, self.sums, self.before)
         nesting.second_branches()
         self._one_for_all()
@@ -290,6 +291,13 @@ class Streams(Terms):
                     found.verdict, found.stream, found.branches = Verdict.NONE, None, []
                 elif Verdict.SCALED in verdicts and abs(found.coefficient - 1.0) > 1e-6:
                     found.verdict = Verdict.SCALED if found.residual else found.verdict
+
+    def _integrals(self) -> None:
+        """``y + dt * f(y)``, where dt lies between two of the times that are given: however many
+        steps a solver makes, they are no layers."""
+        for found in self.steps:
+            if found.branches and all(map(self._integrates, found.branches)):
+                found.verdict, found.stream, found.branches = Verdict.NONE, None, []
 
     def _broadcasts(self) -> None:
         """A virtual node's state is a mere embedding in the first layer, and a branch there too,

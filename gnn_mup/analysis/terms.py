@@ -104,6 +104,23 @@ class Terms:
                     return True
         return False
 
+    def _integrates(self, leaf: Leaf) -> bool:
+        """Whether a summand is multiplied by the difference of two entries of given numbers."""
+        for factor in self._factors(leaf.origin):
+            step = self.program[factor]
+            if step.kind is Kind.SUM and [o.coefficient for o in step.operands] == [1.0, -1.0]:
+                whole = {self._picked_from(source) for source in step.sources}
+                if len(whole) == 1 and not self.flow.weights[min(whole)] and min(whole) >= 0:
+                    return True
+        return False
+
+    def _picked_from(self, index: int) -> int:
+        """What a number was picked from, -1 where it was not."""
+        start = index = self.program.origin(index)[0]
+        while self.program[index].kind is Kind.PICK:
+            index = self.program.origin(self.program[index].sources[0])[0]
+        return index if index != start else -1
+
     def _factors(self, index: int) -> list[int]:
         """What a product multiplies, products in it multiplied out."""
         index = self.program.origin(index)[0]
