@@ -470,8 +470,8 @@ class Solver(nn.Module):
 
     def forward(self, x: Tensor, times: Tensor) -> Tensor:
         x = self.enc(x)
-        for early, late in zip(times[:-1], times[1:], strict=True):
-            x = x + torch.tanh(self.layer(x)) * (late - early)
+        for i in range(len(times) - 1):
+            x = x + torch.tanh(self.layer(x)) * (times[i + 1] - times[i])
         return self.dec(x)
 
 
@@ -479,3 +479,59 @@ def test_steps_of_an_integrator_are_no_layers() -> None:
     plan = planned(Solver(), X, torch.linspace(0, 2, 6))
     assert plan.depth == 1
     assert not [b for b in plan.branches if b.factor != 1]
+
+
+# -- blind batch 77 --------------------------------------------------------------------------------
+
+
+class Tables(nn.Module):
+    """Tables that square matrices read, returned as they are after all (GFormer)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(NODES, WIDTH))
+        self.q, self.k, self.v = (nn.Parameter(torch.randn(WIDTH, WIDTH) / 5) for _ in range(3))
+
+    def forward(self, edge_index: Tensor) -> Tensor:
+        ends = self.table[edge_index[0]], self.table[edge_index[1]]
+        logits = ((ends[0] @ self.q) * (ends[1] @ self.k)).sum(-1, keepdim=True)
+        weights = torch.exp(logits.clamp(-10, 10))
+        total = torch.zeros(NODES, 1).index_add(0, edge_index[0], weights)
+        sent = weights / (total[edge_index[0]] + 1e-8) * (ends[1] @ self.v)
+        return self.table + torch.zeros_like(self.table).index_add(0, edge_index[0], sent)
+
+
+def test_tables_that_square_matrices_read_have_the_width_where_they_are_the_output() -> None:
+    plan = planned(Tables(), EDGES)
+    assert plan.width == WIDTH
+    assert {str(plan.params[n].kind) for n in "qkv"} == {"width-to-width"}
+    assert {"no-decoder", "undivided-attention"} <= codes(plan)
+
+
+class PairsOfFeatures(nn.Module):
+    """A decoder on pairs of features, of two kinds side by side (BACPI)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(FEATURES, width), nn.Linear(FEATURES, width)
+        self.dec = nn.Linear(2 * width * width, OUT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = torch.tanh(self.a(x)), torch.tanh(self.b(x))
+        one = (a.unsqueeze(2) * b.unsqueeze(1)).flatten(1)
+        other = (a.unsqueeze(2) * a.unsqueeze(1)).flatten(1)
+        return self.dec(torch.cat([one, other], -1))
+
+
+def test_a_layer_on_pairs_of_features_has_the_square_of_the_width() -> None:
+    plans = [planned(PairsOfFeatures(width), X, base=(WIDTH, 1)) for width in (WIDTH, 2 * WIDTH)]
+    rates, scales = ([getattr(p.params["dec.weight"], name) for p in plans]
+                     for name in ("lr_scale", "init_after"))  # fmt: skip
+    assert rates[1] / rates[0] == pytest.approx(1 / 4)
+    assert scales[1] / scales[0] == pytest.approx(1 / 4, rel=0.05)
+
+
+def test_an_empty_tensor_that_is_no_layer_does_not_stop_the_plan() -> None:
+    model = PairsOfFeatures(WIDTH)
+    model.places = nn.Parameter(torch.zeros(0, WIDTH))
+    assert not planned(model, X).params["places"].used

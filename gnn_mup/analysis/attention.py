@@ -19,7 +19,11 @@ _SOFT = (How.SOFTMAX, How.EXP)
 
 def softened(flow: Flow, index: int) -> bool:
     """Whether a product goes into a softmax soon: then it is a matrix of logits."""
-    after = flow.program.ahead(index, lambda step: step.kind in _LOGITS)
+
+    def hands_on(step: Step) -> bool:
+        return step.kind in _LOGITS or (step.kind is Kind.POINTWISE and step.how is How.POSITIVE)
+
+    after = flow.program.ahead(index, hands_on)
     return any(step.how in _SOFT for step in after)
 
 

@@ -14,6 +14,8 @@ def reshaped(old: tuple[int, ...], axes: Axes, new: tuple[int, ...]) -> Axes:
     >>> reshaped((2, 3), [{"w": ((0, 2),)}, {"w": ((1, 3),)}], (6,))
     [{'w': ((0, 2), (1, 3))}]
     """
+    if 0 in (*old, *new):  # nothing, whatever its axes are
+        return [{} for _ in new]
     out: Axes = []
     i = 0
     merged: dict[str, Factors] = {}

@@ -43,7 +43,7 @@ class Growth(Origins):
         returns its stream returns a width."""
         self.growing = self.owned & self._read & self._made
         flowing = self.atoms.classes(self.of[s][-1] for s in streams)
-        ends = self._ends - flowing
+        ends = self._ends - flowing - (self.atoms.classes(self.summed) - self.given)
         rows = self.given | self.atoms.classes(self.counted) | self._own_rows
         read = self._linked(self.atoms.classes(self.summed), self.part)  # or parts of it are
         rows |= self.atoms.classes(self.shared) - read
@@ -284,6 +284,16 @@ class Growth(Origins):
             if together and any(map(self.grows, parts)):  # else it grows as a whole
                 return sum(self.steady(p) if self.grows(p) else self._count(p) for p in parts)
         return 0
+
+    def order(self, dim: Dim) -> int:
+        """How many widths an axis multiplies: two where pairs of features lie in a row."""
+        side = [p for parts in self._side_by_side_in(dim) for p in parts]
+        most = 1
+        for part in side or [self.atoms.expand(dim)]:
+            found = [a for a in part if a in self.growing]
+            split = [len(made & {*found}) - 1 for made in self._made_by_weights if made & {*found}]
+            most = max(most, len(found) - max(split, default=0))
+        return most
 
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))

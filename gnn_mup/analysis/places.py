@@ -70,6 +70,7 @@ class Places:
             reason=f"{why}; {where}",
             lookup=use.how == "lookup",
             steady=self._steady(use),
+            order=self._order(use),
             joined=self._joined(use, kind),
             head_dim=self.queries.get(use.param, (0, False))[0],
             packed=self.queries.get(use.param, (0, False))[1],
@@ -89,6 +90,10 @@ class Places:
     def _steady(self, use: Use) -> int:
         leaf = self.reading.dims.of[self.reading.leaf(use.param)]
         return self.reading.dims.steady(leaf[use.in_axes[0]]) if len(use.in_axes) == 1 else 0
+
+    def _order(self, use: Use) -> int:
+        leaf = self.reading.dims.of[self.reading.leaf(use.param)]
+        return self.reading.dims.order(leaf[use.in_axes[0]]) if len(use.in_axes) == 1 else 1
 
     def _growing(self, param: str) -> tuple[int, ...]:
         dims = self.reading.dims

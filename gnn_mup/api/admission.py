@@ -54,7 +54,8 @@ def check_model(model: Any) -> None:
             "model.to_empty(device=...) and initialise it first"
         )
     empty = [n for n, p in model.named_parameters()  # a marker of the device has one axis
-             if not is_lazy(p) and p.dim() > 1 and p.shape[0] == 0]  # fmt: skip
+             if not is_lazy(p) and p.dim() > 1 and p.shape[0] == 0
+             and n.rpartition(".")[-1] == "weight"]  # fmt: skip
     if empty:
         raise TransferError(
             f"{empty[0]} has no elements: a layer of width zero cannot transfer. Build the model "

@@ -43,6 +43,8 @@ class Placed(Protocol):
     @property
     def steady(self) -> int: ...
     @property
+    def order(self) -> int: ...
+    @property
     def joined(self) -> float: ...
     @property
     def head_dim(self) -> int: ...
@@ -119,7 +121,7 @@ class Reference:
         if placed.kind in _IN and placed.fan_in_axes:
             axis = _last(placed.fan_in_axes, placed)
             growing = shape[axis] - placed.steady
-            found[axis] = placed.steady + growing * self.width / width
+            found[axis] = placed.steady + growing * (self.width / width) ** placed.order
             found = self._deeper(found, placed, size)
         if placed.kind in _OUT and placed.fan_out_axes:
             axis = _last(placed.fan_out_axes, placed)

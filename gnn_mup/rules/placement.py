@@ -55,6 +55,7 @@ class Placement:
     used: bool = True
     lookup: bool = False
     steady: int = 0
+    order: int = 1
     """How many of its inputs do not grow, where they stand beside others that do."""
     joined: float = 1.0
     head_dim: int = 0
