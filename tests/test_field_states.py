@@ -535,3 +535,49 @@ def test_an_empty_tensor_that_is_no_layer_does_not_stop_the_plan() -> None:
     model = PairsOfFeatures(WIDTH)
     model.places = nn.Parameter(torch.zeros(0, WIDTH))
     assert not planned(model, X).params["places"].used
+
+
+# -- blind batch 78 --------------------------------------------------------------------------------
+
+
+class Halves(nn.Module):
+    """The output is two halves side by side, mixed with what a layer makes of the data (RPR)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = nn.Linear(FEATURES, 2 * WIDTH)
+        self.enc = nn.ModuleList(nn.Linear(FEATURES, WIDTH) for _ in range(2))
+        self.out = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        sides = [out(torch.relu(enc(x))) for enc, out in zip(self.enc, self.out, strict=True)]
+        return 0.3 * self.names(x) + 0.7 * torch.cat(sides, -1)
+
+
+def test_features_side_by_side_that_are_returned_have_the_width() -> None:
+    plan = planned(Halves(), X)
+    assert str(plan.params["names.weight"].kind) == "data-in"
+    assert {str(plan.params[f"out.{i}.weight"].kind) for i in range(2)} == {"width-to-width"}
+    assert "no-decoder" in codes(plan)
+
+
+class FirstAgain(nn.Module):
+    """A stream that its first features are added to in every layer, too (EPiC)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = first = torch.relu(self.enc(x))
+        for layer in self.layers:
+            x = x + layer(torch.relu(x))
+            x = x + first
+        return self.dec(x)
+
+
+def test_first_features_that_are_added_again_are_divided_and_no_step() -> None:
+    plan = planned(FirstAgain(), X)
+    assert plan.depth == DEPTH
+    assert {b.factor for b in plan.branches} == {1 / DEPTH}

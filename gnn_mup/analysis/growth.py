@@ -50,6 +50,9 @@ class Growth(Origins):
         fixed = rows | self._heads(rows)
         ends = {a for a in ends if not self._one_of_a_list(a)}
         inner = self.growing - fixed - self._only_made
+        for new, (whole, parts) in zip(self.made_of, self.links, strict=True):
+            if new in self.joins and parts & inner - ends:  # features side by side are an output
+                ends = ends - whole
         if inner - ends or not inner & self.atoms.classes(self.summed):
             fixed, inner = fixed | ends, inner - ends  # else embeddings: the only width there is
         self.growing = inner

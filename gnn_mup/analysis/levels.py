@@ -49,9 +49,15 @@ def _set_level(flow: Flow, steps: dict[int, Sum], root: int, before: int, counts
 
 
 def _made_of_stream(flow: Flow, step: Sum) -> bool:
+    """Whether weights, or neighbours, lead from the stream to what is added to it."""
     assert step.stream is not None
     carried = flow.carried[step.stream.origin] & ~flow.roots_of_data
-    return any(carried & (flow.graph[b.node].ancestors | 1 << b.origin) for b in step.branches)
+    for leaf in step.branches:
+        start = (carried & flow.graph[leaf.node].ancestors).bit_length() - 1
+        way = flow.graph.between(start, leaf.node) if start >= 0 else 0
+        if way & (flow.contractions | flow.mixing):
+            return True
+    return False
 
 
 def _made_after(flow: Flow, late: Sum, early: Sum) -> bool:
