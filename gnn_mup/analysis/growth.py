@@ -291,12 +291,10 @@ class Growth(Origins):
     def order(self, dim: Dim) -> int:
         """How many widths an axis multiplies: two where pairs of features lie in a row."""
         side = [p for parts in self._side_by_side_in(dim) for p in parts]
-        most = 1
-        for part in side or [self.atoms.expand(dim)]:
-            found = [a for a in part if a in self.growing]
-            split = [len(made & {*found}) - 1 for made in self._made_by_weights if made & {*found}]
-            most = max(most, len(found) - max(split, default=0))
-        return most
+        whole = {a for made in self._made_by_weights if len(made) == 1 for a in made}
+        found = [[a for a in p if a in self.growing] for p in side or [self.atoms.expand(dim)]]
+        # Those that are no features for themselves are heads and their dimension, together one.
+        return max(1, *(sum(a in whole for a in p) + (not whole >= {*p}) for p in found))
 
     def grows(self, dim: Dim) -> bool:
         return any(a in self.growing for a in self.atoms.expand(dim))
