@@ -140,10 +140,21 @@ def test_sizes_decide_nothing(features: int, out: int) -> None:
 def test_a_model_that_returns_its_stream_returns_a_width() -> None:
     p = Sketch()
     x = p.linear(p.input(10, 7), "enc", 16)
-    out = p.add(x, p.linear(p.linear(x, "up", 20), "down", 16))
+    out = p.add(x, p.linear(p.linear(p.input(10, 5), "up", 20), "down", 16))
     program = p.returns(out)
     assert growing(grown(program))["down.weight"] == (False, True)
     assert growing(grown(program, out))["down.weight"] == (True, True)
+
+
+def test_features_that_inner_ones_are_made_of_are_a_width_where_they_are_returned() -> None:
+    p = Sketch()
+    x = p.linear(p.input(10, 7), "enc", 16)
+    program = p.returns(p.linear(p.linear(x, "up", 20), "down", 16), x)
+    assert growing(grown(program))["up.weight"] == (True, True)
+    p = Sketch()
+    h = p.linear(p.linear(p.input(10, 7), "enc", 16), "head", 3)
+    program = p.returns(p.add(p.linear(h, "more", 3), h))
+    assert growing(grown(program))["more.weight"] == (False, False)
 
 
 def test_embeddings_that_are_returned_are_the_width_where_there_is_no_other() -> None:

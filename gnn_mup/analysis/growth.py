@@ -43,13 +43,15 @@ class Growth(Origins):
         returns its stream returns a width."""
         self.growing = self.owned & self._read & self._made
         flowing = self.atoms.classes(self.of[s][-1] for s in streams)
-        ends = self._ends - flowing - (self.atoms.classes(self.summed) - self.given)
+        ends = self._ends - flowing
         rows = self.given | self.atoms.classes(self.counted) | self._own_rows
         read = self._linked(self.atoms.classes(self.summed), self.part)  # or parts of it are
         rows |= self.atoms.classes(self.shared) - read
         fixed = rows | self._heads(rows)
         ends = {a for a in ends if not self._one_of_a_list(a)}
         inner = self.growing - fixed - self._only_made
+        # Features that a layer makes inner ones of are no last ones.
+        ends -= set().union(*(read for read, made in self._read_and_made if made & inner - ends))
         for new, (whole, parts) in zip(self.made_of, self.links, strict=True):
             if new in self.joins and parts & inner - ends:  # features side by side are an output
                 ends = ends - whole

@@ -203,6 +203,19 @@ class Origins(Dims):
         return found
 
     @cached_property
+    def _read_and_made(self) -> list[tuple[set[int], set[int]]]:
+        """For each product with a weight the classes that it sums over, with those that stand side
+        by side there, and the classes of what it makes."""
+        found = []
+        for node in self.program.graph.members(self.flow.contractions):
+            step = self.program[node.index]
+            read = self.atoms.classes(self.of[step.sources[o]][i] for p in step.summed for o, i in p)
+            for made, parts in self.links:
+                read |= parts if made & read else set()
+            found.append((read, set(self.atoms.expand(self.features(node.index)))))
+        return found
+
+    @cached_property
     def _own_rows(self) -> set[int]:
         """Classes of rows that weights bring along, and that are features of no layer: the matrix
         between two factors of attention (``time x nodes @ w @ channels x time``) has such."""

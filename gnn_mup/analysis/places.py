@@ -93,7 +93,8 @@ class Places:
 
     def _order(self, use: Use) -> int:
         leaf = self.reading.dims.of[self.reading.leaf(use.param)]
-        return self.reading.dims.order(leaf[use.in_axes[0]]) if len(use.in_axes) == 1 else 1
+        alone = len(use.in_axes) == 1 and not {*use.in_axes} & {*use.out_axes}
+        return self.reading.dims.order(leaf[use.in_axes[0]]) if alone else 1
 
     def _growing(self, param: str) -> tuple[int, ...]:
         dims = self.reading.dims
