@@ -209,7 +209,8 @@ class Origins(Dims):
         found = []
         for node in self.program.graph.members(self.flow.contractions):
             step = self.program[node.index]
-            read = self.atoms.classes(self.of[step.sources[o]][i] for p in step.summed for o, i in p)
+            slots = (slot for pair in step.summed for slot in pair)
+            read = self.atoms.classes(self.of[step.sources[o]][i] for o, i in slots)
             for made, parts in self.links:
                 read |= parts if made & read else set()
             found.append((read, set(self.atoms.expand(self.features(node.index)))))
