@@ -46,6 +46,7 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
     # axis is, and whether only branches have it.
     inside: dict[int, bool] = {}
     size_of: dict[int, int] = {}
+    points = set[int]()
     for alone in (True, False):
         before = set(inside)
         for use in uses:
@@ -55,6 +56,8 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
                 if len(grow) == 1 and alone == (len(classes) == 1):
                     branch = inside.get(grow[0], True) and reading.in_branch(use.node)
                     inside[grow[0]] = branch
+                    # Numbers of points, each with the data's coordinates, are no usual size.
+                    points |= {grow[0]} if dims.given.intersection(classes) else set()
                     size_of[grow[0]] = math.prod(dims.atoms.size[a] for a in classes)
     # Heads, or their dimension, that some layer reads by themselves: one of the two grows.
     split = dims.growing & dims.split_widths
@@ -63,7 +66,7 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
         size = size_of[atom]
         times, rest = divmod(size, reading.width)
         usual = inside[atom] and not rest and 1 <= times <= FEED_FORWARD
-        if not usual and size != reading.width:
+        if atom in points or (not usual and size != reading.width):
             axes = dims.along(atom)
             names = [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
             sizes.setdefault(size, []).extend(names)

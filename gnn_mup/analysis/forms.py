@@ -140,8 +140,9 @@ def _repeats(flow: Flow, here: Sum) -> int:
     if stack:
         return len(here.leaves)
     ran = Counter(expression_of(flow, add) for add in here.adds)
-    starts = [leaf.node for leaf in here.leaves if _begins(flow, leaf.node, here.expression)]
-    return ran[here.expression] + len(starts)
+    starts = [x for x in here.leaves if begins(flow, x.node, here.expression)]
+    alone = [x for x in starts if flow.program.uses[x.node] == [x.add]]  # no layer reads it
+    return ran[here.expression] + len(alone)
 
 
 def _inner(flow: Flow, adds: dict[int, list[tuple[int, float]]]) -> dict[int, int]:
@@ -189,7 +190,7 @@ def _collect(
             here.leaves.append(Leaf(child, origin, sign * constant * coefficient, index, position))
 
 
-def _begins(flow: Flow, index: int, expression: object) -> bool:
+def begins(flow: Flow, index: int, expression: object) -> bool:
     """``0 + first``: the same expression before there was anything to add to."""
     step = flow.program[index]
     single = step.kind is Kind.SUM and len(step.operands) == 1
@@ -210,4 +211,14 @@ def products_in(flow: Flow, leaf: Leaf) -> Iterator[tuple[int, int]]:
         yield from ((a.node, b.node), (b.node, a.node))
 
 
-__all__ = ["ONCE", "Leaf", "Sum", "Verdict", "addends", "expression_of", "products_in", "sums_of"]
+__all__ = [
+    "ONCE",
+    "Leaf",
+    "Sum",
+    "Verdict",
+    "addends",
+    "begins",
+    "expression_of",
+    "products_in",
+    "sums_of",
+]

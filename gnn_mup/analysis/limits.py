@@ -72,7 +72,7 @@ def _in_spite_of_branches(reading: Reading) -> list[str]:
     # Data that goes through the network again (a solver's steps) is no state of it.
     wide = [s for s in streams.sums if reading.is_wide(s.root)]
     made = lines(
-        (s for s in wide if s.verdict is Verdict.REMADE),
+        (s for s in wide if s.verdict is Verdict.REMADE and not _of_another_run(reading, s)),
         "what is summed up here goes through a weight before the next layer takes it up, so no "
         "identity leads through the layers. Keep the depth, or write state = state + mlp(...)",
     )
@@ -152,16 +152,27 @@ def _off_the_stream(sums: list[Sum]) -> list[Sum]:
 
 
 def _over_time(reading: Reading) -> set[object]:
-    """Gates between two runs of which no messages are passed: a cell that runs over time alone has
-    no more steps in a deeper model."""
+    """Gates between two runs of which no messages are passed, or the network runs as a whole: a
+    cell that runs over time alone has no more steps in a deeper model."""
     runs: dict[object, list[int]] = {}
     for found in reading.streams.sums:
         if found.verdict is Verdict.GATE and not found.lone:
             runs.setdefault(found.expression, []).append(found.root)
+
+    def is_layer(early: int, late: int) -> bool:
+        mixes = reading.graph.between(early, late) & reading.flow.mixing
+        return bool(mixes) and not reading.streams.runs_again(early, late)
+
     return {
         expression for expression, roots in runs.items() if len(roots) > 1
-        and not any(reading.graph.between(*pair) & reading.flow.mixing for pair in pairwise(roots))
+        and not any(is_layer(*pair) for pair in pairwise(roots))
     }  # fmt: skip
+
+
+def _of_another_run(reading: Reading, found: Sum) -> bool:
+    """Whether the network has run as a whole since the same expression was summed up before."""
+    early = reading.streams.before.get(found.root)
+    return early is not None and reading.streams.runs_again(early.root, found.root)
 
 
 def _between_steps(reading: Reading, found: Sum) -> bool:

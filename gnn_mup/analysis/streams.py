@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from ..ir.program import Kind
 from .flow import Flow
-from .forms import ONCE, Sum, Verdict, sums_of
-from .levels import set_levels
+from .forms import ONCE, Sum, Verdict, begins, sums_of
+from .levels import runs_again, set_levels, summed_over_runs
 from .nesting import Nesting
 from .overlayers import settle_sums_over_layers
 from .terms import Terms
@@ -59,6 +59,14 @@ class Streams(Terms):
             if found.root not in self.before and len(told) == 1:
                 (found.mixes,) = told
         self.depth = set_levels(self.flow, self.steps)
+        again = summed_over_runs(self.flow, self.sums, self.before)
+        self.readouts = [r for r in self.readouts if r.found.expression not in again]
+        for found in self.sums:
+            found.verdict = Verdict.NONE if found.expression in again else found.verdict
+
+    def runs_again(self, early: int, late: int) -> bool:
+        """Whether the network has run as a whole from one value to the next."""
+        return runs_again(self.flow, self.steps, early, late)
 
     @property
     def steps(self) -> list[Sum]:
@@ -185,16 +193,6 @@ class Streams(Terms):
         same = [s for s in self.sums if s.expression == expression and s.root in self.before]
         return any(self._follows(s, self.before[s.root]) for s in same)
 
-    def _nested(self, found: Sum, early: Sum) -> bool:
-        """A skip round the very sum before (U-Net): what is skipped was there already, what is
-        added was made from that sum."""
-        made = self.graph[early.root].ancestors
-        skips = [x for x in found.leaves if made >> x.origin & 1 and not self._fixed(x, early)
-                 and not self.flow.on_edges[x.node] and self.flow.weights[x.node]]  # fmt: skip
-        return bool(skips) and any(
-            self._made_from(early.root, x) for x in found.leaves if x not in skips
-        )
-
     # -- sums without one before ------------------------------------------------------------------
 
     def _judge_alone(self) -> None:
@@ -204,7 +202,9 @@ class Streams(Terms):
             if found.root in self.before or (found.root in after and not found.lone):
                 continue
             self._judge_once(found)
-            if found.residual and self._once(found, streams) and not self.one_more(found):
+            begun = any(begins(self.flow, x.node, found.expression) for x in found.leaves)
+            alone = found.residual and not begun and not self.one_more(found)  # 0 + first, above
+            if alone and self._once(found, streams):
                 round_steps = any(self._goes_round(found, s) for s in streams)
                 found.verdict = Verdict.LONG if round_steps else Verdict.NONE
         self._judge_single([s for s in self.sums if s.residual and not s.lone])

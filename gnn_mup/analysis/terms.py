@@ -143,6 +143,16 @@ class Terms:
         sides = [(self.flow.carried[o.node] >> root & 1, o.coefficient) for o in step.operands]
         return len({carries for carries, _ in sides}) > 1 and any(c and k < 0 for c, k in sides)
 
+    def _nested(self, found: Sum, early: Sum) -> bool:
+        """A skip round the very sum before (U-Net): what is skipped was there already, what is
+        added was made from that sum."""
+        made = self.graph[early.root].ancestors
+        skips = [x for x in found.leaves if made >> x.origin & 1 and not self._fixed(x, early)
+                 and not self.flow.on_edges[x.node] and self.flow.weights[x.node]]  # fmt: skip
+        return bool(skips) and any(
+            self._made_from(early.root, x) for x in found.leaves if x not in skips
+        )
+
     def _learned_skip(self, found: Sum) -> bool:
         """Summands made through weights from one common value, one from the node itself and one
         from its neighbours."""

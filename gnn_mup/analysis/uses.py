@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ..ir.program import How, Kind, Operand, Step
+from ..ir.program import How, Kind, Step
+from .constants import Constants
 from .extend import Weight
 from .factors import Axes, reshaped
 from .flow import Flow
@@ -32,15 +33,13 @@ class Use:
     """What the tensor is multiplied by, before it is used or right behind."""
 
 
-class Uses:
+class Uses(Constants):
     """All uses of the parameters of a program."""
 
     def __init__(self, flow: Flow, described: Mapping[str, Weight] | None = None) -> None:
-        self.flow, self.program = flow, flow.program
+        super().__init__(flow)
         self.described = described or {}
         self.axes: dict[int, Axes] = {}
-        self.constants: dict[int, float] = {}
-        self._taken: set[int] = set()  # constants that belong to the layer before
         self.unknown: dict[str, str] = {}
         self.found: list[Use] = []
         for step in self.program:
@@ -92,12 +91,6 @@ class Uses:
                         known = out[target].get(name, ())
                         out[target][name] = known + tuple(f for f in factors if f not in known)
         return out
-
-    def _constant(self, step: Step) -> float:
-        operand = self.program.same(step.index)
-        if operand is None or operand.node not in self.constants:
-            return 1.0
-        return self.constants[operand.node] * operand.coefficient
 
     def params_of(self, index: int) -> list[str]:
         node = self.program.node(index)
@@ -156,56 +149,6 @@ class Uses:
             out = tuple(dict.fromkeys(a for d in outs for a, _ in axes[d].get(name, ())))
             how: Literal["matrix", "vector"] = "matrix" if into else "vector"
             yield Use(name, step.index, how, into, out, fan_in if into else 1, data, constant)
-
-    def _constant_at(self, step: Step, weight: int, fan_in: int = 1) -> float:
-        """What multiplies a weight, and its result if it is not normalised by that."""
-        own = self.constants[weight]
-        if own != 1.0 and fan_in > 1 and 0.5 < abs(own) * math.sqrt(fan_in) < 2.0:
-            return own
-        return own * self._constant_behind(step.index, 0 if own != 1.0 else fan_in)
-
-    def _constant_behind(self, index: int, fan_in: int) -> float:
-        """The constant that a result is multiplied by before anything else is done with it, and
-        that is not the next layer's. Each belongs to one layer alone."""
-        constant = 1.0
-        while len(uses := self.program.uses[index]) == 1:
-            operand, (index, before) = self.program.same(uses[0]), (uses[0], index)
-            if operand is None and not self._commutes(self.program[index], before):
-                break
-            factor = operand.coefficient if operand else 1.0
-            if operand and factor != 1.0 and not self._normalises(index, operand, fan_in):
-                constant *= factor
-                self._taken.add(index)
-        return constant
-
-    def _constant_before(self, index: int) -> float:
-        """``(x * c) @ w`` is ``(x @ w) * c``, unless c belongs to the layer that made x."""
-        constant = 1.0
-        while (operand := self.program.same(index)) is not None:
-            constant *= 1.0 if index in self._taken else operand.coefficient
-            index = operand.node
-        return constant
-
-    def _normalises(self, index: int, by: Operand, fan_in: int) -> bool:
-        """Whether a constant is one over the root of the next layer's fan-in, and so that layer's,
-        if it cannot be that of the layer before as well."""
-        after = self.program.ahead(index, lambda later: self.program.same(later.index) is not None)
-        readers = [step for step in after if self.program.same(step.index) is None]
-        sizes = {self._fan_in(step) for step in readers}
-        size = sizes.pop() if len(sizes) == 1 else 0
-        return size > 1 and size != fan_in and math.isclose(abs(by.coefficient), size**-0.5)
-
-    def _fan_in(self, step: Step) -> int:
-        if not self.flow.contractions >> step.index & 1 or step.kind is not Kind.CONTRACT:
-            return 0
-        shapes = ((self.program.shape(step.sources[o]), axis) for (o, axis), _ in step.summed)
-        return math.prod(shape[axis] for shape, axis in shapes)
-
-    def _commutes(self, step: Step, index: int) -> bool:
-        """Whether a constant may as well stand before a step: a bias, relu(c x) = c relu(x)."""
-        others = [o for o in step.operands if o.node != index]
-        plain = all(self.flow.pure(o.node) and not self.flow.is_summand(step, o) for o in others)
-        return step.how is How.POSITIVE or (step.kind is Kind.SUM and bool(others) and plain)
 
     def _vectors(self, step: Step, weight: int) -> Iterator[Use]:
         axes = self.axes[weight]

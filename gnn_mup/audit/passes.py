@@ -86,4 +86,4 @@ def kept(model: nn.Module) -> Iterator[None]:
                 parameter.copy_(value)
 
 
-__all__ = ["gradients", "kept", "recorded", "steps"]
+__all__ = ["SEED", "gradients", "kept", "recorded", "steps"]

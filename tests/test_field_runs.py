@@ -1,0 +1,157 @@
+"""Networks of the field that run several times, and what only their beginnings or rounding errors
+decide (blind batches 79 on), each in the smallest form."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes, planned, texts
+from torch import Tensor, nn
+
+from gnn_mup import SurgeryError, plan_transfer
+
+# -- a network that runs again ---------------------------------------------------------------------
+
+
+class Rollout(nn.Module):
+    """A network whose output is its next input; where that leads is added up, and a cell keeps its
+    state from one run to the next (GST)."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, FEATURES)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.cell = nn.GRUCell(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        state, place = torch.zeros(NODES, WIDTH), x
+        for _ in range(self.times):
+            h = self.enc(x)
+            for layer in self.layers:
+                h = h + torch.zeros_like(h).index_add(0, edge_index[1], layer(h)[edge_index[0]])
+            state = self.cell(h, state)
+            x = torch.tanh(self.dec(state))
+            place = place + x
+        return place
+
+
+def test_runs_of_the_whole_network_are_no_layers() -> None:
+    plan = planned(Rollout(3), X, EDGES)
+    assert plan.depth == DEPTH
+    assert {b.what for b in plan.branches if b.factor != 1.0} == {"residual branch"}
+    assert "width-only" not in codes(plan)
+
+
+# -- what a stream begins with ---------------------------------------------------------------------
+
+
+class Token(nn.Module):
+    """A sum that begins as nothing, and that the last layer makes in vain: only a token is read,
+    which attends to the nodes in each layer (LGI-GT)."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.reads = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(depth))
+        self.token = nn.Parameter(torch.zeros(1, WIDTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x, out, token = self.enc(x), 0, self.token
+        for layer, read in zip(self.layers, self.reads, strict=True):
+            sent = torch.relu(layer(x))[edge_index[0]]
+            mean = torch.zeros(NODES, WIDTH).index_reduce(0, edge_index[1], sent, "mean")
+            token = token + read(torch.softmax(token @ mean.T / WIDTH, -1) @ mean)
+            out = out + mean
+            x = out
+        return self.dec(token)
+
+
+@pytest.mark.parametrize("depth", [3, 6])
+def test_a_sum_that_begins_as_nothing_is_a_step_however_few_are_read(depth: int) -> None:
+    plan = planned(Token(depth), X, EDGES)
+    own = [b for b in plan.branches if b.before == "out + mean"]
+    assert [b.factor for b in own] == [pytest.approx(1 / plan.depth)]
+
+
+# -- constants -------------------------------------------------------------------------------------
+
+
+class Products(nn.Module):
+    """All products of features with columns of the data, which bring the constant of the layer
+    along: one over the root of what it reads (e3nn's fully connected tensor product)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.weight = nn.Parameter(torch.randn(2 * WIDTH, WIDTH))
+
+    def forward(self, x: Tensor, kinds: Tensor) -> Tensor:
+        scaled = (kinds * (2 * WIDTH) ** -0.5).unsqueeze(2)
+        both = (scaled * self.enc(x).unsqueeze(1)).reshape(NODES, -1)
+        return self.dec(torch.relu(both @ self.weight))
+
+
+def test_a_constant_on_the_data_of_a_tensor_product_belongs_to_its_weight() -> None:
+    plan = planned(Products(), X, torch.randn(NODES, 2))
+    root = (2 * WIDTH) ** 0.5
+    assert plan.params["weight"].init_after == pytest.approx(1.0, rel=1e-5)
+    assert plan.params["weight"].lr_scale == pytest.approx(root / (WIDTH * 2 * WIDTH) ** 0.5)
+
+
+# -- sizes -----------------------------------------------------------------------------------------
+
+
+class Points(nn.Module):
+    """Points for every row, as many as three times make the width of them, that the data turns
+    (invariant point attention)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.points = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.back = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, frames: Tensor) -> Tensor:
+        x = self.enc(x)
+        for points, back in zip(self.points, self.back, strict=True):
+            turned = torch.einsum("nij,npj->npi", frames, points(x).view(NODES, -1, 3))
+            x = x + back(turned.reshape(NODES, -1))
+        return self.dec(x)
+
+
+def test_numbers_of_points_with_the_coordinates_of_the_data_are_in_doubt() -> None:
+    frames = torch.linalg.qr(torch.randn(NODES, 3, 3))[0]
+    told = texts(planned(Points(), X, frames))
+    assert "[inner-sizes]" in told
+    assert "points.{0..3}.weight" in told
+
+
+# -- outputs that rounding decides -----------------------------------------------------------------
+
+
+class Chosen(nn.Module):
+    """Beside its output a sign that hangs on the last digit (OANet's eigenvectors); the output
+    is another one where gradients are asked for, if it ``breaks``."""
+
+    def __init__(self, breaks: bool = False) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.breaks = breaks
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.enc(x)
+        for layer in self.layers:
+            x = x + torch.tanh(torch.relu(torch.sin(layer(x)).square()))
+        out = self.dec(x) * (3.0 if self.breaks and torch.is_grad_enabled() else 1.0)
+        return out, torch.sin(1e9 * out)
+
+
+def test_outputs_that_hang_on_rounding_errors_are_not_compared() -> None:
+    audit = plan_transfer(Chosen(), (X,), base="paper").audit
+    assert audit is not None
+    assert any(r.startswith("1 of 2 outputs were not compared") for r in audit.remarks)
+    with pytest.raises(SurgeryError, match="does not compute what was planned"):
+        plan_transfer(Chosen(breaks=True), (X,), base="paper")
