@@ -155,3 +155,72 @@ def test_outputs_that_hang_on_rounding_errors_are_not_compared() -> None:
     assert any(r.startswith("1 of 2 outputs were not compared") for r in audit.remarks)
     with pytest.raises(SurgeryError, match="does not compute what was planned"):
         plan_transfer(Chosen(breaks=True), (X,), base="paper")
+
+
+# -- matrices put together of others, and models in which nothing grows ----------------------------
+
+
+class Blades(nn.Module):
+    """Layers whose matrix is put together of several parameters, block by block (Clifford
+    convolutions); features are taken apart and put together again between them."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, 2 * width), nn.Linear(2 * width, OUT)
+        self.even = nn.ParameterList(torch.randn(width, width) / width for _ in range(DEPTH))
+        self.odd = nn.ParameterList(torch.randn(width, width) / width for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x).view(NODES, 2, -1).transpose(1, 2)
+        for even, odd in zip(self.even, self.odd, strict=True):
+            above, below = torch.cat([even, -odd], 1), torch.cat([odd, even], 1)
+            flat = torch.relu(x).transpose(1, 2).reshape(NODES, -1)
+            made = flat @ torch.cat([above, below], 0).T
+            x = x + made.view(NODES, 2, -1).transpose(1, 2)
+        return self.dec(x.transpose(1, 2).reshape(NODES, -1))
+
+
+def test_pieces_of_a_matrix_are_as_wide_as_what_it_makes() -> None:
+    plan = planned(Blades(), X)
+    for name in ("even.1", "odd.2"):
+        assert str(plan.params[name].kind) == "width-to-width"
+        assert plan.params[name].fan_in == 2 * WIDTH
+
+
+class Columns(nn.Module):
+    """Layers from the data's columns to the data's columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(FEATURES, FEATURES) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = x
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) * first
+        return x
+
+
+def test_a_model_in_which_nothing_grows_says_so() -> None:
+    assert "no size of this model was found to grow" in texts(planned(Columns(), X))
+    assert "no size of this model" not in texts(planned(Blades(), X))
+    assert "no size of this model" not in texts(planned(nn.Linear(FEATURES, OUT), X))
+
+
+# -- pooling ---------------------------------------------------------------------------------------
+
+
+class NormedNodes(nn.Module):
+    """A norm with a gain for every node before the sum over all of them (GraphSNN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.norm = nn.BatchNorm1d(NODES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dec(torch.relu(self.norm(self.enc(x))).sum(1))
+
+
+def test_a_gain_for_every_node_does_not_hide_that_they_are_summed_up() -> None:
+    assert "sum-pooling" in codes(planned(NormedNodes(), X[None]))

@@ -17,6 +17,7 @@ from .doubts import (
     cut_across,
     lost_features,
     multiplied_with_data,
+    no_width,
     several_widths,
     tied_to_data,
     unknown_growth,
@@ -271,6 +272,7 @@ def _layers_round(reading: Reading, index: int) -> Iterator[str]:
 
 
 check(tied_to_data)
+check(no_width)
 check(sums_without_gamma)
 check(empty_messages)
 

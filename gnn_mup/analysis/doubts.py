@@ -254,11 +254,29 @@ def tied_to_data(reading: Reading) -> Iterator[Note]:
         )
 
 
+def no_width(reading: Reading) -> Iterator[Note]:
+    """Models in which nothing grows although layers read what others have made."""
+    flow = reading.flow
+    uses = [u for u in reading.uses.found if u.how == "matrix" and reading.graph.live >> u.node & 1]
+    if any(reading.grows_in(u) or reading.grows_out(u) for u in reading.uses.found):
+        return
+    names = [u.param for u in uses if u.data is not None and flow.weights[u.data]]
+    if names:
+        yield Note(
+            Code.UNKNOWN_GROWTH,
+            "no size of this model was found to grow with a width, so its rates and initial scales "
+            f"stay as they are, although these layers read what others make: "
+            f"{', '.join(fold_names(dict.fromkeys(names)))}. Pass a second size, "
+            "delta=build(another width), and it is known",
+        )
+
+
 __all__ = [
     "cut_across",
     "inner_sizes",
     "lost_features",
     "multiplied_with_data",
+    "no_width",
     "returned_sizes",
     "several_depths",
     "several_widths",

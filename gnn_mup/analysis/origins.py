@@ -74,9 +74,11 @@ class Origins(Dims):
 
     @cached_property
     def no_rows(self) -> set[int]:
-        """Classes of what no rows are: axes of weights, columns and what is taken from them (three
-        as coordinates), numbers of a list."""
-        return self.owned | self._coordinates - self._attending | self._numbers
+        """Classes of what no rows are: axes of matrices and tables, columns and what is taken from
+        them (three as coordinates), numbers of a list."""
+        weights = (self.of[s.index] for s, _ in self._leaves if self.flow.weights[s.index])
+        wide = self.atoms.classes(d for dims in weights if len(dims) > 1 for d in dims)
+        return wide | self._coordinates - self._attending | self._numbers
 
     @cached_property
     def _attending(self) -> set[int]:
@@ -176,7 +178,10 @@ class Origins(Dims):
         """Classes of features that some weight has made, with those that they are pieces of or are
         put together to. What vectors alone make of a number (radial functions with learned
         frequencies) is a basis, and no width."""
-        found = self.atoms.classes([*self._tables, *self._own_axes[False], *self.alone])
+        own = self._own_axes[False]
+        joins = [join for dim in own for join in self.joins_in(dim) if self.flow.pure(join[0])]
+        kernels = [part for _, parts in joins for part in parts]  # matrices put together of others
+        found = self.atoms.classes([*self._tables, *own, *kernels, *self.alone])
         return self._linked(self._learned | found, self.part)
 
     @cached_property
