@@ -224,3 +224,105 @@ class NormedNodes(nn.Module):
 
 def test_a_gain_for_every_node_does_not_hide_that_they_are_summed_up() -> None:
     assert "sum-pooling" in codes(planned(NormedNodes(), X[None]))
+
+
+# -- sums that look like steps, or like merges -----------------------------------------------------
+
+
+class Polynomial(nn.Module):
+    """Orders of a polynomial, each times a learned number, added up in a loop before the first
+    layer (PolyGCL)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.share = nn.Parameter(torch.ones(DEPTH))
+
+    def forward(self, x: Tensor, adjacency: Tensor) -> Tensor:
+        share = torch.relu(self.share)
+        before, now = share[0] * x, adjacency @ (share[0] * x)
+        out = before + share[1] * now
+        for i in range(2, DEPTH):
+            before, now = now, 2 * (adjacency @ now) - before
+            out = out + share[i] * now
+        return self.dec(torch.relu(self.enc(out)))
+
+
+def test_a_loop_over_orders_merges_nothing() -> None:
+    adjacency = torch.eye(NODES) / 2
+    plan = plan_transfer(Polynomial(), (X, adjacency), base=(WIDTH, DEPTH))
+    assert [b for b in plan.branches if b.factor != 1.0] == []
+
+
+class Ending(nn.Module):
+    """Layers of one class; the ``which``-th has a projection on its skip (TS2Vec's encoder)."""
+
+    def __init__(self, which: int) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(Block(i == which) for i in range(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.dec(x)
+
+
+class Block(nn.Module):
+    def __init__(self, project: bool) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, WIDTH)
+        self.skip = nn.Linear(WIDTH, WIDTH) if project else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.skip(x) + self.lin(torch.relu(x))
+
+
+@pytest.mark.parametrize("which", [0, 4])
+def test_a_projection_at_an_end_of_a_stream_does_not_break_it(which: int) -> None:
+    plan = planned(Ending(which), X)
+    assert "width-only" not in codes(plan)
+    assert plan.depth in (4, 5)
+
+
+class Spared(nn.Module):
+    """Dropout behind a sum whose sides lie in memory in another order (CaST)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enc(x).t().contiguous().t()
+        for layer in self.layers:
+            x = self.dropout(torch.tanh(torch.relu(torch.sin(layer(x)).square())) + x)
+        return self.dec(x)
+
+
+def test_dropout_spares_the_same_entries_before_and_after() -> None:
+    audit = plan_transfer(Spared().train(), (X,), base="paper").audit
+    assert audit is not None
+    assert not any("compared" in remark for remark in audit.remarks)
+
+
+# -- outputs as wide as a table --------------------------------------------------------------------
+
+
+class Looked(nn.Module):
+    """One layer on two tables side by side, whose output has a table's columns again (GEN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.kinds = nn.Embedding(NODES, WIDTH), nn.Embedding(5, WIDTH)
+        self.lin = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, rows: Tensor, kinds: Tensor) -> Tensor:
+        return self.lin(torch.cat([self.table(rows), self.kinds(kinds)], -1))
+
+
+def test_an_output_as_wide_as_a_table_may_be_a_decoder_or_not() -> None:
+    rows = torch.arange(NODES)
+    assert "[wide-decoder] lin.weight" in texts(planned(Looked(), rows, rows % 5))

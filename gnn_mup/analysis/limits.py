@@ -146,9 +146,10 @@ def _in_a_row(reading: Reading) -> list[Note]:
 
 
 def _off_the_stream(sums: list[Sum]) -> list[Sum]:
-    """Sums that are no steps, of an expression that makes steps elsewhere."""
-    steps = [s for s in sums if s.verdict is Verdict.STEP]
-    return [s for s in sums if len(steps) > 1 and s.verdict is Verdict.NONE and not s.fixed]
+    """Sums that are no steps, between two steps of the same expression."""
+    steps = [s.root for s in sums if s.verdict is Verdict.STEP]
+    others = [s for s in sums if s.verdict is Verdict.NONE and not s.fixed]
+    return [s for s in others if steps and min(steps) < s.root < max(steps)]
 
 
 def _over_time(reading: Reading) -> set[object]:
@@ -287,17 +288,20 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
         return [Note(Code.NO_DECODER, f"no decoder: the columns of {', '.join(names)} are those of "
                      "an output, and were taken not to grow with the width. If they do, pass "
                      "delta=build(another width), and it is known")]  # fmt: skip
-    same = [i for i in reading.lasts if graph[i].shape[-1:] == (width,) and width > 1]
-    names = fold_names(u.param for i in same for u in reading.uses.at.get(i, ())
-                       if u.in_axes and u.param not in known)  # fmt: skip
+    looked_up = (u.node for u in reading.uses.found if u.how == "lookup" and reading.grows_out(u))
+    widths = {width, *(graph[i].shape[-1] for i in looked_up)} - {1}
+    same = {i: graph[i].shape[-1] for i in reading.lasts if {*graph[i].shape[-1:]} & widths}
+    sizes = {u.param: size for i, size in same.items() for u in reading.uses.at.get(i, ())
+             if u.in_axes and u.param not in known}  # fmt: skip
     return [
         Note(
             Code.WIDE_DECODER,
-            f"{name}: its output is as wide as the stream ({width}) and was taken as a decoder, "
-            f"whose output does not grow. If it does, type {_override(name, 'hidden')}, or pass "
-            "delta=build(another width)",
+            f"{name}: its output is as wide as features before it ({size}) and was taken as a "
+            f"decoder, whose output does not grow. If it does, type {_override(name, 'hidden')}, "
+            "or pass delta=build(another width)",
         )
-        for name in names
+        for size in dict.fromkeys(sizes.values())
+        for name in fold_names(n for n in sizes if sizes[n] == size)
     ]
 
 

@@ -269,7 +269,7 @@ class Streams(Terms):
         carriers = self._same_carriers(found)
         if carriers and self._made_one_from_other(carriers):
             found.verdict = Verdict.LONG if len(found.leaves) == 2 else Verdict.NONE
-        elif carriers:
+        elif carriers and found.repeats == 1:  # a loop has no fixed number of summands
             found.verdict, found.carriers = Verdict.MERGE, len(carriers)
         elif self._gated_alone(found) and not self.flow.blends(found.root):
             found.verdict = Verdict.GATE
