@@ -107,8 +107,9 @@ class Points(nn.Module):
     """Points for every row, as many as three times make the width of them, that the data turns
     (invariant point attention)."""
 
-    def __init__(self) -> None:
+    def __init__(self, stacked: bool) -> None:
         super().__init__()
+        self.stacked = stacked
         self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
         self.points = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
         self.back = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
@@ -116,14 +117,18 @@ class Points(nn.Module):
     def forward(self, x: Tensor, frames: Tensor) -> Tensor:
         x = self.enc(x)
         for points, back in zip(self.points, self.back, strict=True):
-            turned = torch.einsum("nij,npj->npi", frames, points(x).view(NODES, -1, 3))
+            made = points(x)
+            if self.stacked:  # as AlphaFold has it
+                made = torch.stack(torch.split(made, WIDTH // 3, -1), -1)
+            turned = torch.einsum("nij,npj->npi", frames, made.view(NODES, -1, 3))
             x = x + back(turned.reshape(NODES, -1))
         return self.dec(x)
 
 
-def test_numbers_of_points_with_the_coordinates_of_the_data_are_in_doubt() -> None:
+@pytest.mark.parametrize("stacked", [False, True])
+def test_numbers_of_points_with_the_coordinates_of_the_data_are_in_doubt(stacked: bool) -> None:
     frames = torch.linalg.qr(torch.randn(NODES, 3, 3))[0]
-    told = texts(planned(Points(), X, frames))
+    told = texts(planned(Points(stacked), X, frames))
     assert "[inner-sizes]" in told
     assert "points.{0..3}.weight" in told
 

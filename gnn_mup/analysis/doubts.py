@@ -46,7 +46,7 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
     # axis is, and whether only branches have it.
     inside: dict[int, bool] = {}
     size_of: dict[int, int] = {}
-    points = set[int]()
+    points = _stacked_beside_data(reading)
     for alone in (True, False):
         before = set(inside)
         for use in uses:
@@ -61,13 +61,13 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
                     size_of[grow[0]] = math.prod(dims.atoms.size[a] for a in classes)
     # Heads, or their dimension, that some layer reads by themselves: one of the two grows.
     split = dims.growing & dims.split_widths
-    own = {a for a in inside if a in split or dims.is_own(a)}
+    own = {a for a in inside if a in split or dims.is_own(a)} | points
     for atom in [a for a in inside if a in own and a not in reading.doubts]:
         size = size_of[atom]
         times, rest = divmod(size, reading.width)
         usual = inside[atom] and not rest and 1 <= times <= FEED_FORWARD
         if atom in points or (not usual and size != reading.width):
-            axes = dims.along(atom)
+            axes = {atom} if atom in points else dims.along(atom)
             names = [u.param for u in uses if axes & dims.axes_of(reading.leaf(u.param))]
             sizes.setdefault(size, []).extend(names)
     told = by_size(sizes)
@@ -77,6 +77,18 @@ def inner_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
         "width), and it is known"
     )
     return [Note(Code.INNER_SIZES, text)] if told else []
+
+
+def _stacked_beside_data(reading: Reading) -> set[int]:
+    """Classes of features whose parts are stacked as the data's coordinates are: numbers of points,
+    first coordinates first."""
+    dims, found = reading.dims, set[int]()
+    for step in reading.program:
+        axis = step.axis if step.kind is Kind.JOIN and step.stacked else None
+        if axis is not None and dims.given & dims.atoms.classes([dims.of[step.index][axis]]):
+            own = {a for source in step.sources for dim in dims.of[source] for a in dim}
+            found |= dims.atoms.classes(dims.made_of[atom] for atom in own & dims.part)
+    return found
 
 
 def returned_sizes(reading: Reading, known: Container[str] = ()) -> list[Note]:
