@@ -331,3 +331,58 @@ class Looked(nn.Module):
 def test_an_output_as_wide_as_a_table_may_be_a_decoder_or_not() -> None:
     rows = torch.arange(NODES)
     assert "[wide-decoder] lin.weight" in texts(planned(Looked(), rows, rows % 5))
+
+
+# -- layers that nobody registered, products that are returned and read --------------------------
+
+
+class Sends(nn.Module):
+    """A layer that adds its messages in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        target = edge_index[1].unsqueeze(-1).expand(-1, WIDTH)
+        x = x.clone()
+        x.scatter_add_(0, target, self.lin(x)[edge_index[0]])
+        return x
+
+
+class Unregistered(nn.Module):
+    """Such layers in a plain list, so that nothing can be edited in them (HNHN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = [Sends() for _ in range(DEPTH)]
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            x = layer(x, edge_index)
+        return self.dec(x)
+
+
+def test_what_cannot_be_edited_in_layers_of_a_plain_list_is_left_out() -> None:
+    told = texts(planned(Unregistered(), X, EDGES, audit=True))
+    assert "[left-out]" in told
+    assert "runs in a layer that is no submodule" in told
+
+
+class Forecasts(nn.Module):
+    """Products of features of two sorts, each of which the next forecast begins with (EAST-Net)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.columns = nn.Linear(FEATURES, WIDTH), nn.Linear(NODES, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = torch.tanh(self.rows(x)) @ torch.tanh(self.columns(x.T)).T
+        return x
+
+
+def test_products_that_are_returned_are_the_decoder_whatever_else_reads_them() -> None:
+    assert "dot-product-decoder" in codes(planned(Forecasts(), X))

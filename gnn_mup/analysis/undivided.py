@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ir.program import How, Kind, Step
+from ..ir.program import How, Kind, Step, reached
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from .attention import softened
@@ -27,7 +27,9 @@ def undivided(reading: Reading) -> Iterator[Note]:
         if sinks[0].power.order < 0:
             yield from _row_norm(powers, step, sinks)
         else:
-            yield from _grows(powers, step, sinks[0])
+            ends = [s for s in sinks if _is_returned(reading, reading.program[s.power.origin])]
+            last = (ends or sinks)[0]
+            yield from _grows(powers, reading.program[last.power.origin], last)
 
 
 def _has_a_rule(powers: Powers, sink: Sink) -> bool:
@@ -45,7 +47,8 @@ def _has_a_rule(powers: Powers, sink: Sink) -> bool:
 def _grows(powers: Powers, step: Step, sink: Sink) -> Iterator[Note]:
     reading, flow = powers.reading, powers.flow
     size, root = powers.summands(step), sink.power.left < sink.power.order
-    last, logits = _is_last(reading, step), softened(flow, step.index)
+    logits = softened(flow, step.index)
+    last = _is_last(reading, step) or (not logits and _is_returned(reading, step))
     code = Code.UNDIVIDED_ATTENTION if logits else Code.SUMMED_FEATURES
     site = reading.graph[step.index].site
     where = "" if site is None else f"{site.file.rpartition('/')[2]}:{site.line}: "
@@ -93,6 +96,14 @@ def _is_last(reading: Reading, step: Step) -> bool:
     after = reading.graph.descendants[step.index]
     weighs = softened(reading.flow, step.index) and after & reading.flow.mixing
     return not after & reading.flow.contractions and not weighs
+
+
+def _is_returned(reading: Reading, step: Step) -> bool:
+    """Whether a value is an output without a layer behind it, whatever else reads it: forecasts
+    that the next one begins with."""
+    layers, uses = reading.flow.contractions, reading.program.uses
+    ways = reached([step.index], lambda i: [u for u in uses[i] if not layers >> u & 1])
+    return not set(ways).isdisjoint(reading.graph.outputs)
 
 
 def _of_itself(reading: Reading, step: Step) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from torch import nn
+
 from ..errors import SurgeryError
 from ..ir.frames import contains, handed_on, is_library
 from ..ir.graph import Frame, Position, Site
@@ -56,6 +58,8 @@ def route(site: Site, action: str) -> tuple[str, tuple[Step, ...]]:
             return owner, tuple(reversed(steps))
         here, skips = unit + 1, False
         while frames[here].owner is None and is_library(frames[here].code.co_filename):
+            if frames[here].code is nn.Module._call_impl.__code__:
+                raise _unreachable(site, "runs in a layer that is no submodule (of a plain list?)")
             here, skips = here + 1, True
 
 
