@@ -386,3 +386,85 @@ class Forecasts(nn.Module):
 
 def test_products_that_are_returned_are_the_decoder_whatever_else_reads_them() -> None:
     assert "dot-product-decoder" in codes(planned(Forecasts(), X))
+
+
+# -- numbers that layers make for the data ---------------------------------------------------------
+
+
+class Flow(nn.Module):
+    """A normalising flow of one number: it is moved and stretched, both learned (GANF)."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(
+            nn.Sequential(nn.Linear(columns, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 2 * columns))
+            for _ in range(DEPTH)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for net in self.nets:
+            move, stretch = net(x).chunk(2, -1)
+            x = (x - move) * torch.exp(-stretch)
+        return x
+
+
+@pytest.mark.parametrize("columns", [1, FEATURES])
+def test_blocks_of_a_flow_are_no_steps(columns: int) -> None:
+    plan = planned(Flow(columns), X[:, :columns])
+    assert [b for b in plan.branches if b.factor != 1.0] == []
+    assert plan.depth == 1
+
+
+class Boxes(nn.Module):
+    """Places of boxes beside the points that they grow from, after every layer, and their sizes
+    (3DETR)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.place, self.size = (
+            nn.Linear(n, m) for n, m in ((3, WIDTH), (WIDTH, 3), (WIDTH, 2))
+        )
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, points: Tensor) -> tuple[Tensor, ...]:
+        seeds = points[:5]
+        x, states = self.enc(seeds), []
+        for layer in self.layers:
+            x = x + torch.softmax(x @ x.T / WIDTH, -1) @ layer(x)
+            states.append(x)
+        places, sizes = self.place(torch.stack(states)), self.size(torch.stack(states))
+        return sizes, *(self.centre(seeds, places[i]) for i in range(DEPTH))
+
+    def centre(self, seeds: Tensor, offset: Tensor) -> Tensor:
+        return seeds + offset
+
+
+def test_places_beside_given_points_are_no_steps() -> None:
+    plan = planned(Boxes(), torch.randn(NODES, 3))
+    assert {b.before for b in plan.branches if b.factor != 1.0} == {
+        "x + torch.softmax(x @ x.T / WIDTH, -1) @ layer(x)"
+    }
+    assert plan.depth == DEPTH
+
+
+class Complex(nn.Module):
+    """Products of complex features, real and imaginary parts stacked, multiplied out by a table
+    (Cormorant)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, 2 * WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.stack(self.enc(x).chunk(2, -1), -1)
+        table = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [-1.0, 0.0]])
+        for layer in self.layers:
+            both = z.view(NODES, WIDTH, 2, 1) * z.view(NODES, WIDTH, 1, 2)
+            z = both.reshape(NODES, WIDTH, 4) @ table
+            z = torch.stack([layer(z[..., 0]), layer(z[..., 1])], -1)
+        return self.dec(z[..., 0])
+
+
+def test_parts_of_complex_numbers_are_no_neighbours() -> None:
+    assert [m for m in planned(Complex(), X).messages if not m.normalised] == []

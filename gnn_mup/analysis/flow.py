@@ -199,6 +199,7 @@ class Flow(Rows):
             way = self._apart(value, scale)
             averages = any(s.kind is Kind.SCATTER or s.how in (How.MEAN, How.SPREAD) for s in way)
             activation = all(s.kind is Kind.POINTWISE for s in way)  # x * sigmoid(x)
+            narrow &= self.program.shape(value.node)[-1:] != (1,)  # one number for many features
             if way and (narrow or averages or activation):
                 return (value.node,)
         return ()

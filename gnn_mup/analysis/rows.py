@@ -46,7 +46,15 @@ class Rows(Features):
             return not all(weighs) and self.between_rows(step, weighs.index(True))
         # Not logits, no matrix that a layer has made, no components of each row.
         data = any(self.data[s] for s in step.sources[:2])
-        return data and not self._sums_features(step) and not self._within_rows(step)
+        inside = self._sums_features(step) or self._within_rows(step) or self._sums_a_list(step)
+        return data and not inside
+
+    def _sums_a_list(self, step: Step) -> bool:
+        """Whether a product with given numbers sums over what was stacked: the parts of complex
+        numbers, multiplied out."""
+        given = [not self.data[s] and not self.weights[s] for s in step.sources[:2]]
+        slots = [(step.sources[n], axis) for pair in step.summed for n, axis in pair]
+        return any(given) and all(self.is_listed(*slot) for slot in slots)
 
     def _within_rows(self, step: Step) -> bool:
         """Whether a product sums over another axis than that of the rows that edges know of: over

@@ -204,7 +204,9 @@ class Streams(Terms):
             self._judge_once(found)
             begun = any(begins(self.flow, x.node, found.expression) for x in found.leaves)
             alone = found.residual and not begun and not self.one_more(found)  # 0 + first, above
-            if alone and self._once(found, streams):
+            if found.residual and self._moves_data(found):
+                found.verdict = Verdict.LONG
+            elif alone and self._once(found, streams):
                 round_steps = any(self._goes_round(found, s) for s in streams)
                 found.verdict = Verdict.LONG if round_steps else Verdict.NONE
         self._judge_single([s for s in self.sums if s.residual and not s.lone])

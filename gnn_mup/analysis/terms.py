@@ -153,6 +153,13 @@ class Terms:
             self._made_from(early.root, x) for x in found.leaves if x not in skips
         )
 
+    def _moves_data(self, found: Sum) -> bool:
+        """Whether a sum that happens once adds outputs to data: where the boxes are, beside their
+        seeds; what comes next, beside what there is."""
+        assert found.stream is not None
+        later = self.graph.descendants[found.root] & self.flow.contractions & self.graph.live
+        return not self.flow.weights[found.stream.node] and not later
+
     def _learned_skip(self, found: Sum) -> bool:
         """Summands made through weights from one common value, one from the node itself and one
         from its neighbours."""
