@@ -157,13 +157,27 @@ def on_the_stream(reading: Reading) -> Iterator[Note]:
                 return
     for node in reading.graph.members(reading.on_stream):
         if program[node.index].how in (How.ACTIVATION, How.SQUASH) and not _normed(reading):
-            yield Note(
-                Code.WIDTH_ONLY,
-                "transfers in width only: an activation that is not the identity for positive "
-                "numbers stands on the residual stream and acts once per layer, so the depth has "
-                "no limit. Put it inside the branch",
+            code, whose = Code.WIDTH_ONLY, "transfers in width only"
+            if _is_on_some_streams(reading, node.index):
+                code, whose = Code.LAYERS_IN_A_ROW, "the number of these layers does not transfer"
+            yield from at_their_lines(
+                code,
+                [node],
+                f"{whose}: an activation that is not the identity for positive numbers stands on "
+                "the residual stream and acts once per layer, so the depth has no limit. Put it "
+                "inside the branch",
             )
             return
+
+
+def _is_on_some_streams(reading: Reading, index: int) -> bool:
+    """Whether a value lies on one of several residual streams, and others have none such."""
+    carried, lines = reading.flow.carried, dict[int, bool]()
+    for step in reading.streams.steps:
+        if step.mixes and step.stream is not None:
+            here = bool(carried[step.stream.node] >> index & 1)
+            lines[step.line] = lines.get(step.line, False) or here
+    return len(set(lines.values())) > 1
 
 
 def _normed(reading: Reading) -> bool:

@@ -6,6 +6,7 @@ Sets of values are ints used as bit masks, as in `ir.graph`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Set
 from functools import cached_property
 
@@ -86,6 +87,8 @@ class Features:
         met: set[int] = set()
         beside: set[int] = set()
         added: set[int] = set()
+        queries: set[int] = set()
+        summands: Counter[int] = Counter()  # how often a parameter is added to features
         for step in self.program:
             here = step.index
             leaf = step.kind is Kind.LEAF and self.weights[here]
@@ -116,12 +119,16 @@ class Features:
                     whole = [s for s in sizes if self.program.shape(s) == self.program.shape(here)]
                     all_rows = {row for s in whole if len(sizes[s]) > 1 for row in rows.get(s, ())}
                     added |= all_rows
+                    queries |= self._added_to_themselves(step)
+                    summands.update(self._viewed(s).index for s in sizes)
                     others = [s for s in sizes if not self.pure(s)]  # x + f(x) of the rows
                     beside |= {row for row in all_rows for s in others
                                if self.graph[s].ancestors >> row & 1}  # fmt: skip
                 elif step.kind is Kind.JOIN and step.axis == len(self.program.shape(here)) - 1:
                     beside |= frozenset().union(*found) if len(found) < len(step.sources) else set()
-        return frozenset(beside | (met & (layered | added)))
+        # Not positions, which are added again and again.
+        once = {i for i in queries if summands[i] == 1 and self._has_a_layer(i)}
+        return frozenset(beside | once | (met & (layered | added)))
 
     def _lead(self, index: int) -> int:
         """The axis of rows: the first that has several entries."""
@@ -167,21 +174,38 @@ class Features:
         return {step.only.node} if uses and layers else set()
 
     def _added_to_themselves(self, step: Step) -> set[int]:
-        """Learned queries, of any shape, that what layers have made of them is added to before they
-        meet any data: ``q + attention(q, q)``."""
+        """Learned queries, of any shape, that what layers have made of them is added to:
+        ``q + attention(q, x)``."""
         found: set[int] = set()
         for source in step.sources if step.kind is Kind.SUM else ():
-            start = self.program[source]
-            while start.kind in (Kind.VIEW, Kind.PICK):
-                start = self.program[start.only.node]
-            own = self.graph[start.index]
-            for other in step.sources if own.param is not None else ():
+            own = self.graph[self._viewed(source).index]
+            for other in step.sources if own.param is not None and len(own.shape) > 1 else ():
                 way = self.graph.members(self.graph.between(own.index, other))
                 layers = [self.program[n.index] for n in way if n.index != own.index]
                 weights = {i for s in layers if s.kind is Kind.CONTRACT
                            for i in s.sources[:2] if not self._made_of(own.index, i)}  # fmt: skip
                 found |= {own.index} if weights else set()
         return found
+
+    def _has_a_layer(self, leaf: int) -> bool:
+        """Whether some weight reads nothing but learned rows, before they meet any data."""
+        own = self.graph.members(self.graph.descendants[leaf])
+        products = [self.program[n.index] for n in own if self.pure(n.index)]
+        weights = {self._viewed(s).index for p in products if p.kind is Kind.CONTRACT
+                   for s in p.sources[:2] if not self._made_of(leaf, s)}  # fmt: skip
+        moved = (Kind.VIEW, Kind.PICK)
+        for weight in weights:
+            ahead = self.program.ahead(weight, lambda s: s.kind in moved)
+            if all(self.pure(s.index) for s in ahead if s.kind not in moved):
+                return True
+        return False
+
+    def _viewed(self, index: int) -> Step:
+        """What a value is a view of, or a part."""
+        step = self.program[index]
+        while step.kind in (Kind.VIEW, Kind.PICK) and step.sources:
+            step = self.program[step.sources[0]]
+        return step
 
     def _made_of(self, leaf: int, index: int) -> bool:
         return leaf == index or bool(self.graph[index].ancestors >> leaf & 1)

@@ -74,7 +74,8 @@ class Growth(Origins):
 
     def doubt(self, width: int) -> dict[int, int]:
         """Classes whose growth nothing shows, with their sizes: inner sizes of a layer's own. One
-        that comes from a buffer or a new tensor grows if it is as large as the width; one as large
+        that comes from a buffer or a new tensor grows if it, or the smallest axis of a weight that
+        it is a factor of, is as large as the width; one as large
         as an input or output, and no multiple of the width, is taken as bound to that; others grow.
         Returns those of the last sort that are neither a multiple nor a part of the width; `bound`
         has the sort before."""
@@ -89,7 +90,8 @@ class Growth(Origins):
                                        if widths & self.atoms.classes([(atom,)]))  # fmt: skip
         open_: dict[int, int] = {}
         for atom in sorted(made & owned - self._fixed - known.keys()):
-            (self.growing.add if self.atoms.size[atom] == width else self.growing.discard)(atom)
+            same = width in (self.atoms.size[atom], self._whole.get(atom))
+            (self.growing.add if same else self.growing.discard)(atom)
         for atom in sorted(self.growing & owned - made - together - known.keys()):
             both = (self.atoms.size[atom], self._whole.get(atom, 0))
             size = next((n for n in both if n and width and width % n and 2 * n % width), 0)

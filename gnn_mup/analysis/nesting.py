@@ -74,7 +74,7 @@ class Nesting:
             inside = [s for s in later if s.residual and self.is_inside(s, outer)
                       and not self._escapes(s, outer)]  # fmt: skip
             same = [s for s in inside if self._on_stream_of(s, outer)]
-            if outer.root in self.before:  # x + f(norm(x)), again and again
+            if outer.root in self.before and not outer.lone:  # x + f(norm(x)), again and again
                 same = [s for s in same if self._plainly_on(s, outer)]
             if self._chained(same) and not self._among_steps(outer, inside):
                 outer.verdict = Verdict.LONG

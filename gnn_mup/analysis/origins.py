@@ -237,14 +237,26 @@ class Origins(Dims):
 
     @cached_property
     def _tables(self) -> list[Dim]:
-        """The features of learned rows that are added to others, or stand beside them."""
+        """The features of learned rows that are added to others, stand beside them, or are
+        multiplied with numbers that have none (``x.unsqueeze(-1) * table``)."""
         found = []
         for step in self.program:
-            for source in step.sources if step.kind in (Kind.JOIN, Kind.SUM) else ():
+            kinds = (Kind.JOIN, Kind.SUM, Kind.PRODUCT)
+            for number, source in enumerate(step.sources if step.kind in kinds else ()):
                 wide = [n for n in self.program.shape(source) if n > 1]
-                if self.flow.pure(source) and len(wide) > 1:
+                alone = step.kind is not Kind.PRODUCT or self._brings_features(step, number)
+                if self.flow.pure(source) and len(wide) > 1 and alone:
                     found.append(self.features(source))
         return found
+
+    def _brings_features(self, step: Step, number: int) -> bool:
+        """Whether the last axis of an operand is none of the others, which come with the data."""
+        others = [o for i, o in enumerate(step.operands) if i != number]
+        raw = all(self.flow.data[o.node] and not self.flow.weights[o.node] for o in others)
+        known = {t for o in others for axis, t in enumerate(o.axes)
+                 if self.program.shape(o.node)[axis] > 1}  # fmt: skip
+        own = step.operands[number].axes
+        return raw and bool(others) and bool(own) and own[-1] not in {None, *known}
 
     @cached_property
     def _learned(self) -> set[int]:

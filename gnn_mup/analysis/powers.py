@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ..ir.program import How, Kind, Step
+from ..ir.program import How, Kind, Operand, Step
 from .places import Places
 from .reading import Reading
 
@@ -124,11 +124,17 @@ class Powers:
             terms = [(o, self.of[o.node].times(Power(constant=abs(o.coefficient))))
                      for o in step.operands]  # fmt: skip
             most = _farthest(power for _, power in terms)
+            if step.kind is Kind.SUM and most.left < 0 and any(map(self._is_of_order_one, terms)):
+                return PLAIN  # small beside features that are not
             same = [p.constant for o, p in terms if o.coefficient > 0
                     and (p.origin, p.order) == (most.origin, most.order)]  # fmt: skip
             several = step.kind is Kind.SUM and len(same) > 1 and most.order  # x + x.T
             return replace(most, constant=sum(same)) if several else most
         return PLAIN
+
+    def _is_of_order_one(self, term: tuple[Operand, Power]) -> bool:
+        features = self.flow.data[term[0].node] and self.flow.weights[term[0].node]
+        return features and not term[1].left
 
     def _of_operand(self, step: Step) -> Power:
         power = self.of[step.only.node]
