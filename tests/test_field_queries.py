@@ -3,11 +3,14 @@ smallest form."""
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 from test_field_made import DEPTH, EDGES, FEATURES, NODES, OUT, WIDTH, X, codes, planned, texts
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from gnn_mup import plan_transfer
 
 # -- learned rows ----------------------------------------------------------------------------------
 
@@ -157,3 +160,54 @@ def test_rows_of_length_one_beside_features_leave_them_as_large() -> None:
     rows = torch.arange(NODES)
     assert "dot-product-decoder" in codes(planned(Scores(bare=False), rows))
     assert "dot-product-decoder" not in codes(planned(Scores(bare=True), rows))
+
+
+# -- gates, and examples that a pass writes to -----------------------------------------------------
+
+
+class Zoneout(nn.Module):
+    """A cell whose state keeps some entries, by dropout on its change (PVCGN)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.enc(x)
+        for layer in self.layers:
+            new = torch.tanh(
+                torch.zeros_like(x).index_add(0, edge_index[1], layer(x)[edge_index[0]])
+            )
+            x = 0.9 * F.dropout(new - x, 0.1) + x
+        return self.dec(x)
+
+    def keep(self, x: Tensor, new: Tensor) -> Tensor:
+        return 0.9 * F.dropout(new - x, 0.1) + x
+
+
+def test_dropout_on_the_change_of_a_state_is_a_gate() -> None:
+    plan = planned(Zoneout(), X, EDGES, audit=True)
+    assert [b for b in plan.branches if b.factor != 1.0] == []
+    assert "gate" in {b.what for b in plan.branches}
+    assert "width-only" in codes(plan)
+
+
+class WrittenTo(nn.Module):
+    """A pass that divides an array of the example by its sums, in place (shaDow)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+
+    def forward(self, x: Tensor, arrays: list[numpy.ndarray]) -> Tensor:
+        weights = torch.from_numpy(arrays[0])
+        assert float(weights.sum()) == NODES
+        weights /= NODES
+        return self.dec(torch.relu(self.enc(x)) * weights.unsqueeze(-1))
+
+
+def test_arrays_of_an_example_stay_as_they_are() -> None:
+    ones = numpy.ones(NODES, dtype=numpy.float32)
+    plan_transfer(WrittenTo(), (X, [ones]), base="paper")
+    assert ones.sum() == NODES

@@ -78,6 +78,8 @@ class Terms:
     def _gated(self, found: Sum, root: int, plain: bool) -> bool:
         """``g * h + (1 - g) * x``, ``x + g * (h - x)``, ``x + g * h - g * x``, ``x + (1 - x) * h``:
         the coefficient of the stream is learned, or depends on data."""
+        if any(self._opposes(self._spared(x.origin), root) for x in found.leaves):
+            return True
         products = [(x, *pair) for x in found.leaves for pair in products_in(self.flow, x)]
         pairs = [(value, gate) for _, value, gate in products]
         for leaf, value, gate in products:
@@ -159,6 +161,12 @@ class Terms:
         assert found.stream is not None
         later = self.graph.descendants[found.root] & self.flow.contractions & self.graph.live
         return not self.flow.weights[found.stream.node] and not later
+
+    def _spared(self, index: int) -> int:
+        """A value before dropout: ``x + dropout(h - x)`` keeps some of x (zoneout)."""
+        while self.program[index].how is How.NOISE and self.program[index].sources:
+            index = self.program.origin(self.program[index].sources[0])[0]
+        return index
 
     def _learned_skip(self, found: Sum) -> bool:
         """Summands made through weights from one common value, one from the node itself and one

@@ -49,8 +49,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def cloned_value(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    """The same value with tensors, lists and dicts of its own; what else holds no tensor is handed
-    on as it is.
+    """The same value with tensors, arrays, lists and dicts of its own; what else holds no tensor is
+    handed on as it is.
 
     A tensor that stands in two places is one tensor in the copy too.
     """
@@ -61,8 +61,12 @@ def cloned_value(value: Any, memo: dict[int, Any] | None = None) -> Any:
         memo[id(value)] = value.detach().clone().requires_grad_(value.requires_grad)
     elif isinstance(value, BaseData):
         memo[id(value)] = value.clone()
+    elif _is_array(value):  # whose memory a tensor may share
+        memo[id(value)] = copy.deepcopy(value)
     elif type(value) in _CONTAINERS and next(tensors_in(value), None) is None:
-        return copy.copy(value)  # names of attributes: a forward pass may add some
+        arrays = any(map(_is_array, value.values() if isinstance(value, dict) else value))
+        # Names of attributes: a forward pass may add some.
+        return copy.deepcopy(value) if arrays else copy.copy(value)
     elif isinstance(value, _CLOSED) or next(tensors_in(value), None) is None:
         return value
     else:
@@ -70,6 +74,11 @@ def cloned_value(value: Any, memo: dict[int, Any] | None = None) -> Any:
         parts, rebuild = _parts(value)
         memo[id(value)] = rebuild([cloned_value(part, memo) for part in parts])
     return memo[id(value)]
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is an array or a sparse matrix of numpy's or scipy's."""
+    return type(value).__module__.partition(".")[0] in ("numpy", "scipy")
 
 
 def containers_in(value: Any) -> Iterator[Any]:
