@@ -211,3 +211,33 @@ def test_arrays_of_an_example_stay_as_they_are() -> None:
     ones = numpy.ones(NODES, dtype=numpy.float32)
     plan_transfer(WrittenTo(), (X, [ones]), base="paper")
     assert ones.sum() == NODES
+
+
+# -- rows of two sorts on one stream ---------------------------------------------------------------
+
+
+class Together(nn.Module):
+    """Nodes that a layer makes anew, beside a token that is kept, in one attention layer after
+    another; only the token is read (LGI-GT). Without ``anew`` both are kept."""
+
+    def __init__(self, anew: bool) -> None:
+        super().__init__()
+        self.anew = anew
+        self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
+        self.sends = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.token = nn.Parameter(torch.randn(1, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, token = self.enc(x), self.token
+        for send, layer in zip(self.sends, self.layers, strict=True):
+            rows = torch.relu(send(x)) if self.anew else x
+            both = torch.cat([rows, token], 0)
+            both = both + torch.softmax(both @ both.T / WIDTH, -1) @ layer(both)
+            x, token = both[:-1], both[-1:]
+        return self.dec(token)
+
+
+def test_rows_made_anew_beside_a_stream_are_named() -> None:
+    assert "rows that sends.{1..3}.weight make stand beside" in texts(planned(Together(True), X))
+    assert "stand beside those" not in texts(planned(Together(False), X))

@@ -18,6 +18,7 @@ from .doubts import (
     lost_features,
     multiplied_with_data,
     no_width,
+    rows_beside,
     several_widths,
     tied_to_data,
     unknown_growth,
@@ -241,6 +242,7 @@ check(unknown_growth)
 check(lost_features)
 check(cut_across)
 check(several_widths)
+check(rows_beside)
 
 
 @check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator
 
-from ..ir.program import How, Kind
+from ..ir.program import How, Kind, reached
 from ..rules.display import by_size, fold_names
 from ..rules.notes import Code, Note
 from .forms import Sum
@@ -224,6 +224,35 @@ def several_depths(reading: Reading) -> list[Note]:
     )]  # fmt: skip
 
 
+def rows_beside(reading: Reading) -> Iterator[Note]:
+    """Layers whose rows stand beside those of a residual stream, layer after layer: nodes made anew
+    beside a token. Which rows a later step takes up is not told apart."""
+    flow, graph, program = reading.flow, reading.graph, reading.program
+    roots = sum(1 << s.root for s in reading.streams.steps)
+    names: dict[str, int] = {}
+    for step in program:
+        joins = step.kind is Kind.JOIN and reading.on_stream >> step.index & 1
+        if not joins or step.axis in flow.feature_axes.get(step.index, ()):
+            continue
+        fresh = [s for s in step.sources if flow.weights[s] and not flow.carried[s] & roots
+                 and graph[s].ancestors & roots]  # fmt: skip
+        if len(fresh) == len(step.sources):
+            continue
+        way = reached(fresh, lambda i: () if roots >> i & 1 else program[i].sources)
+        for here in way:
+            uses = reading.uses.at.get(here, ()) if reading.free[here] else ()
+            names.update({u.param: step.index for u in uses if u.how == "matrix"})
+    if names:
+        yield from at_their_lines(
+            Code.LAYERS_IN_A_ROW,
+            [graph[i] for i in dict.fromkeys(names.values())][:1],
+            f"rows that {', '.join(fold_names(names))} make stand beside those of a residual "
+            "stream here, layer after layer, and it was not told apart which of them are read "
+            "later. Under SGD these weights were taken to stand outside of the branches; if each "
+            f"acts in one layer alone, type {override(next(iter(names)), 'residual')}",
+        )
+
+
 def _layers(steps: list[Sum]) -> tuple[int, Sum]:
     """How often the commonest expression of a stream adds to it, and one of these sums: a layer
     may have several branches."""
@@ -283,13 +312,20 @@ def no_width(reading: Reading) -> Iterator[Note]:
         )
 
 
+def override(name: str, role: str) -> str:
+    """What to type where a parameter has another role than was found."""
+    return f"roles={{{name!r}: {role!r}}}"
+
+
 __all__ = [
     "cut_across",
     "inner_sizes",
     "lost_features",
     "multiplied_with_data",
     "no_width",
+    "override",
     "returned_sizes",
+    "rows_beside",
     "several_depths",
     "several_widths",
     "tied_to_data",

@@ -11,6 +11,7 @@ from ..rules.display import fold_names
 from ..rules.notes import Code, Note
 from ..rules.plan import Branch
 from .checks import check
+from .doubts import override
 from .forms import Sum, Verdict
 from .layers import on_the_trunk, reads_layers_one_by_one
 from .overlayers import is_divided
@@ -274,7 +275,7 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
         if ends and not all(name in known for name in _ends(reading)):
             note += (
                 f"; {ends[0]} was taken as one more layer: if its {size} outputs do not grow with "
-                f"the width, type {_override(ends[0], 'decoder')}, or pass delta=build(another "
+                f"the width, type {override(ends[0], 'decoder')}, or pass delta=build(another "
                 "width)"
             )
         return [Note(Code.NO_DECODER, note)]
@@ -297,7 +298,7 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
         Note(
             Code.WIDE_DECODER,
             f"{name}: its output is as wide as features before it ({size}) and was taken as a "
-            f"decoder, whose output does not grow. If it does, type {_override(name, 'hidden')}, "
+            f"decoder, whose output does not grow. If it does, type {override(name, 'hidden')}, "
             "or pass delta=build(another width)",
         )
         for size in dict.fromkeys(sizes.values())
@@ -332,10 +333,6 @@ def _ends(reading: Reading) -> list[str]:
     ends = [s for s in reading.contracts() if not reading.graph.descendants[s.index] & later]
     ends = [s for s in ends if not reading.in_branch(s.index) or reading.spans]
     return [u.param for s in ends for u in reading.uses.at.get(s.index, ()) if u.how == "matrix"]
-
-
-def _override(name: str, role: str) -> str:
-    return f"roles={{{name!r}: {role!r}}}"
 
 
 __all__ = ["ambiguous", "changing_constants", "no_decoder", "width_only"]
