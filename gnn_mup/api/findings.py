@@ -23,6 +23,7 @@ from ..ir.trace import trace
 from ..rules.notes import Note
 from ..rules.placement import Placement
 from ..surgery.drafts import Drafts
+from ..surgery.gates import Gate, gates
 from ..surgery.insert import Insertion, depth_of, draft_insertions, insertions
 from .options import Options
 
@@ -45,6 +46,8 @@ class Findings:
     reading: Reading
     depth: int
     inserted: list[Insertion] = field(default_factory=list)
+    gates: list[Gate] = field(default_factory=list)
+    """Cells whose update is divided by the depth, where that was asked for."""
     refused: str = ""
     known: Known = field(default_factory=Known)
     measured: dict[str, str] = field(default_factory=dict)
@@ -97,6 +100,11 @@ def _with_insertions(
     reading: Reading,
     told: Mapping[str, Weight],
 ) -> Findings:
+    if options.residual == "gates":
+        deep = Reading(read(trace(model, *cloned(call), calls=True)), told, grows)
+        cells = gates(model, deep)
+        deep = deep.with_spans(gate.span for gate in cells)
+        return Findings(deep, depth_of(deep.graph, cells), gates=cells)
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )

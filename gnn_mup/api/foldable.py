@@ -14,7 +14,7 @@ from typing import Any
 from ..analysis.reading import Reading
 from ..ir.program import How, Kind, Step
 from ..rules.plan import Fold
-from ..surgery.classes import GAMMA, QUERY
+from ..surgery.classes import GAMMA, QUERY, STATE
 from ..surgery.drafts import Drafts
 from ..surgery.operate import Operation
 from ..surgery.rewrite import SKIP
@@ -25,6 +25,7 @@ _REDUCED = (How.SUM, How.MEAN, How.EXTREME)
 
 
 _INSERTED = "the residual connection itself was put in, and stays"
+_MIXED = "the state is mixed with the one before, and that stays"
 
 
 class _No(Exception):
@@ -224,6 +225,7 @@ def find_folds(
             else:
                 inserted = attribute.startswith(SKIP.format(""))
                 reason = _INSERTED if inserted else "it is applied by code outside the layers"
+                reason = _MIXED if attribute == STATE else reason
                 folds.append(Fold(operation.module, attribute, factor, (), reason))
     return tuple(folds)
 

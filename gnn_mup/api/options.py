@@ -40,7 +40,7 @@ class Options:
     ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_one_of("residual", self.residual, ("auto", "scale", "insert", "off"))
+        check_one_of("residual", self.residual, ("auto", "scale", "insert", "gates", "off"))
         check_one_of("init", self.init, ("rescale", "keep"))
         for name, value, word in (
             ("gamma", self.gamma, ("auto", "layer")),

@@ -15,6 +15,7 @@ from torch import nn
 from ..analysis.attention import scores
 from ..analysis.checks import warnings_of
 from ..analysis.doubts import inner_sizes, returned_sizes, several_depths
+from ..analysis.forms import Verdict
 from ..analysis.limits import ambiguous, no_decoder, width_only
 from ..analysis.normalised import is_normalised
 from ..analysis.places import overridden
@@ -35,6 +36,7 @@ from ..rules.settings import Settings, check_patterns, matches
 from ..rules.table import Family, Role, residual_factor
 from ..surgery.branches import draft_branches
 from ..surgery.drafts import Drafts
+from ..surgery.gates import draft_gates
 from ..surgery.insert import draft_insertions
 from ..surgery.messages import counts, draft_messages, draft_queries, gammas, layer_of
 from ..surgery.operate import Operation, operate, restore
@@ -97,6 +99,8 @@ def prepare(
     factor = 1.0 if base is not None and not base.depth else factor
     alpha = settings.multipliers.branch
     branches = _draft(drafts, findings, factor, options, base, alpha)
+    if findings.gates:
+        branches = [b for b in branches if b.what != Verdict.GATE.value]
     given = _base_gamma(base, findings) if reference is None else None
     if given is None and options.gamma in ("auto", "layer"):
         _remeasure(model, call, drafts, findings.reading)
@@ -216,7 +220,7 @@ def _draft(
     alpha: float,
 ) -> list[Branch]:
     scale = options.residual != "off"
-    if alpha != 1.0 and not (scale and (findings.reading.streams.steps or findings.inserted)):
+    if alpha != 1.0 and not (scale and (findings.reading.streams.steps or findings.reading.spans)):
         raise TransferError(
             "multipliers['branch'] scales residual branches, and none are scaled here: leave it "
             "out, or pass residual='insert'"
@@ -225,6 +229,7 @@ def _draft(
     inserted = (
         draft_insertions(drafts, findings.inserted, factor * alpha) if findings.inserted else []
     )
+    inserted += draft_gates(drafts, findings.gates, factor * alpha)
     return inserted + draft_branches(
         drafts, findings.reading.streams, factor, scale, readouts, alpha
     )

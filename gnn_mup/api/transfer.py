@@ -64,7 +64,8 @@ def apply_transfer(
         delta: one or several models of the same class at another width or depth: which sizes grow,
             what repeats, and what constants stand for is then known and not inferred.
         residual: ``"auto"``: scale residual branches, insert them where there are none, with a
-            warning; ``"scale"``, ``"insert"`` (no warning) or ``"off"``.
+            warning; ``"scale"``, ``"insert"`` (no warning) or ``"off"``; ``"gates"``: what cells
+            (`nn.GRUCell`) add to a state is divided by the number of layers.
         depth: the number of residual steps, where it should not be found from the forward pass.
         gamma: what sums over neighbours are divided by: ``"auto"`` (measured), ``"layer"``, a
             number, or None for off. A base decides it.

@@ -63,9 +63,10 @@ def _plan(parser: argparse.ArgumentParser) -> Run:
     more("--delta", action="append", metavar="FACTORY",
          help="the same model at another width or depth; repeatable")  # fmt: skip
     multiplier_argument(more)
-    more("--residual", choices=("auto", "scale", "insert", "off"),
+    more("--residual", choices=("auto", "scale", "insert", "gates", "off"),
          help="auto: scale residual branches, insert them where there are none; scale: never "
-         "insert; insert: as auto, without the warning; off: change no forward pass")  # fmt: skip
+         "insert; insert: as auto, without the warning; gates: divide what an nn.GRUCell adds to "
+         "its state; off: change no forward pass")  # fmt: skip
     more("--depth", type=int, metavar="L", help="residual steps, where they are not found")
     more("--gamma", type=number_or("auto", "layer", "none"), metavar="auto|layer|none|NUMBER",
          help="what sums over neighbours are divided by (default: auto, measured)")  # fmt: skip

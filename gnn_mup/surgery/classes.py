@@ -25,8 +25,10 @@ from .rewrite import FACTOR, HELPERS, SourceEdit, all_edits
 GAMMA = "_gnn_mup_inverse_gamma"
 OUTPUT = "_gnn_mup_output_factor"
 QUERY = "_gnn_mup_query_factor"
-WHOLE = (GAMMA, OUTPUT, QUERY)
-"""Factors of aggregations, of the output, of packed queries: they need no edit of source."""
+STATE = "_gnn_mup_state_factor"
+WHOLE = (GAMMA, OUTPUT, QUERY, STATE)
+"""Factors of aggregations, of the output, of packed queries, of what a cell makes of a state: they
+need no edit of source."""
 BASE = "_gnn_mup_base_class"
 
 
@@ -90,6 +92,8 @@ def _new_class(base: Any, recipe: Recipe) -> Any:
             body[name] = _scaled_method(body.get(name, getattr(base, name)), GAMMA)
     if OUTPUT in whole:
         body["forward"] = _scaled_method(body.get("forward", base.forward), OUTPUT)
+    if STATE in whole:
+        body["forward"] = _moved_state(body.get("forward", base.forward))
     if QUERY in whole:
         for name in ("in_proj_weight", "in_proj_bias"):
             body[name] = property(functools.partial(_scaled_queries, name))
@@ -135,6 +139,17 @@ def _scaled_method(method: Callable[..., Any], factor: str) -> Callable[..., Any
     return scaled
 
 
+def _moved_state(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a cell's update only a part is taken: ``h + factor * (cell(m, h) - h)``."""
+
+    @functools.wraps(method)
+    def moved(self: Any, input: Any, hx: Any = None) -> Any:
+        new, number = method(self, input, hx), getattr(self, STATE)
+        return new * number if hx is None else torch.lerp(hx, new, number)
+
+    return moved
+
+
 def _scaled_queries(name: str, module: nn.Module) -> Any:
     """The first third of a packed projection makes the queries."""
     packed = module._parameters[name]
@@ -175,6 +190,6 @@ def method_of(module: nn.Module, code: CodeType) -> list[Method]:
 
 
 __all__ = [
-    "BASE", "GAMMA", "OUTPUT", "QUERY", "WHOLE", "Edits", "Method", "Recipe", "method_of",
+    "BASE", "GAMMA", "OUTPUT", "QUERY", "STATE", "WHOLE", "Edits", "Method", "Recipe", "method_of",
     "transferred_class",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from ..ir.replay import CALLER, CONNECTION, Interventions, Pair
 from ..ir.source import expression_at
 from ..rules.display import fold_names
 from ..rules.notes import Code, Note
-from .classes import GAMMA, OUTPUT, QUERY, Method, method_of
+from .classes import GAMMA, OUTPUT, QUERY, STATE, Method, method_of
 from .operate import Operation
 from .recompile import check_source
 from .rewrite import FACTOR, FunctionKey, NotEditable, SourceEdit, all_edits, check_edit
@@ -71,6 +71,7 @@ class Draft:
     gamma: float | None = None
     output: float | None = None
     query: float | None = None
+    state: float | None = None
     floats: dict[str, float] = field(default_factory=dict)
     calls: int = 0
 
@@ -87,7 +88,7 @@ class Draft:
         return body
 
     def operation(self, module: str) -> Operation:
-        whole = {GAMMA: self.gamma, OUTPUT: self.output, QUERY: self.query}
+        whole = {GAMMA: self.gamma, OUTPUT: self.output, QUERY: self.query, STATE: self.state}
         floats = {**self.floats, **{k: v for k, v in whole.items() if v is not None}}
         edits = tuple(
             (method, body.edits()) for methods, body in self.bodies.items() for method in methods
@@ -165,7 +166,8 @@ class Drafts:
     ) -> Interventions | None:
         """The planned factors as a replay of the recorded pass takes them; None where a factor is
         put into a weight or the output of a whole module, which a replay does not see."""
-        if any(d.output is not None or d.query is not None for d in self.drafts.values()):
+        hidden = ((d.output, d.query, d.state) for d in self.drafts.values())
+        if any(factor is not None for factors in hidden for factor in factors):
             return None
         factors: dict[Pair, float] = {}
         skips = dict(skips)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -14,6 +15,7 @@ from ..ir.program import Kind, reached
 from ..rules.display import factor_text
 from ..rules.plan import Branch
 from .drafts import Drafts
+from .gates import Gate
 from .rewrite import SKIP
 
 
@@ -163,7 +165,7 @@ def _next_operation(reading: Reading, call: Call, here: int) -> tuple[int, int] 
     return None
 
 
-def depth_of(graph: Graph, found: list[Insertion]) -> int:
+def depth_of(graph: Graph, found: Sequence[Insertion | Gate]) -> int:
     """Layers on the longest path."""
     levels: dict[int, int] = {}
     for insertion in sorted(found, key=lambda i: i.span.end):
