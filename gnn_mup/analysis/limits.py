@@ -290,7 +290,7 @@ def no_decoder(reading: Reading, known: Container[str] = ()) -> list[Note]:
                      "an output, and were taken not to grow with the width. If they do, pass "
                      "delta=build(another width), and it is known")]  # fmt: skip
     looked_up = (u.node for u in reading.uses.found if u.how == "lookup" and reading.grows_out(u))
-    widths = {width, *(graph[i].shape[-1] for i in looked_up)} - {1}
+    widths = {width, *(n for i in looked_up for n in graph[i].shape[-1:])} - {1}
     same = {i: graph[i].shape[-1] for i in reading.lasts if {*graph[i].shape[-1:]} & widths}
     sizes = {u.param: size for i, size in same.items() for u in reading.uses.at.get(i, ())
              if u.in_axes and u.param not in known}  # fmt: skip

@@ -65,7 +65,7 @@ class Streams(Terms):
             found.verdict = Verdict.NONE if found.expression in again else found.verdict
 
     def runs_again(self, early: int, late: int) -> bool:
-        """Whether the network has run as a whole from one value to the next."""
+        """Whether the network has run as a whole from one value to another."""
         return runs_again(self.flow, self.steps, early, late)
 
     @property
@@ -203,7 +203,7 @@ class Streams(Terms):
                 continue
             self._judge_once(found)
             begun = any(begins(self.flow, x.node, found.expression) for x in found.leaves)
-            alone = found.residual and not begun and not self.one_more(found)  # 0 + first, above
+            alone = found.residual and not self.one_more(found) and not begun  # as 0 + first
             if found.residual and self._moves_data(found):
                 found.verdict = Verdict.LONG
             elif alone and self._once(found, streams):
