@@ -339,7 +339,11 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (torch.optim.LBFGS, "optimizer LBFGS: it takes one learning rate.*Use Adam"),
         (torch.optim.Adam([X]), r"pass its class, optimizer=torch.optim.Adam,.*Adam\(groups\)"),
     ],
-    "residual": [("AUTO", "one of 'auto', 'scale', 'insert', 'gates', 'off'"), (None, "'auto'"), ([], "'o")],
+    "residual": [
+        ("AUTO", "one of 'auto', 'scale', 'insert', 'gates', 'off'"),
+        (None, "'auto'"),
+        ([], "'o"),
+    ],
     "depth": [
         (0, "depth must be a positive whole number, not 0"),
         (-1, "depth must"),
