@@ -3,6 +3,8 @@ smallest form."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import pytest
 import torch
@@ -200,16 +202,18 @@ class WrittenTo(nn.Module):
         super().__init__()
         self.enc, self.dec = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, OUT)
 
-    def forward(self, x: Tensor, arrays: list[numpy.ndarray]) -> Tensor:
-        weights = torch.from_numpy(arrays[0])
+    def forward(self, x: Tensor, arrays: list[Any]) -> Tensor:
+        array = arrays[0]
+        weights = torch.from_numpy(array[0] if isinstance(array, list) else array)
         assert float(weights.sum()) == NODES
         weights /= NODES
         return self.dec(torch.relu(self.enc(x)) * weights.unsqueeze(-1))
 
 
-def test_arrays_of_an_example_stay_as_they_are() -> None:
+@pytest.mark.parametrize("deep", [False, True])
+def test_arrays_of_an_example_stay_as_they_are(deep: bool) -> None:
     ones = numpy.ones(NODES, dtype=numpy.float32)
-    plan_transfer(WrittenTo(), (X, [ones]), base="paper")
+    plan_transfer(WrittenTo(), (X, [[ones]] if deep else [ones]), base="paper")
     assert ones.sum() == NODES
 
 

@@ -100,6 +100,14 @@ def test_copies_pickles_undo_and_fold() -> None:
     assert torch.equal(model(X, EDGES), other(X, EDGES))
 
 
+def test_under_autocast_the_state_keeps_its_own_type() -> None:
+    model = Gated(4)
+    apply_transfer(model, (X, EDGES), base="paper", residual="gates")
+    h, m = torch.randn(NODES, WIDTH), torch.randn(NODES, WIDTH).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.cells[0](m, h).dtype is torch.float32
+
+
 def test_what_has_no_cell_says_what_to_type() -> None:
     with pytest.raises(SurgeryError, match=r"no nn\.GRUCell updates a state"):
         plan_transfer(nn.Linear(FEATURES, OUT), (X,), base="paper", residual="gates")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 from .flow import Flow
-from .forms import Sum, Verdict
+from .forms import Sum
 
 
 def set_levels(flow: Flow, steps: list[Sum]) -> int:
@@ -51,34 +50,34 @@ def _set_level(flow: Flow, steps: dict[int, Sum], root: int, before: int, counts
         here.level = below  # two branches of one layer, added one after the other
 
 
-def runs_again(flow: Flow, steps: list[Sum], early: int, late: int) -> bool:
-    """Whether a whole stream of several layers, which also runs elsewhere, has run after one value
-    and before another that it goes into: from one moment, or draft, to the next, no layer."""
-    made = flow.graph[late].ancestors
-    streams: dict[int, list[Sum]] = {}
-    for step in steps:
-        streams.setdefault(step.line, []).append(step)
-    written = [{s.expression for s in stream} for stream in streams.values()]
-    return any(
-        max(s.level for s in stream) > 1
-        and all(s.root > early and made >> s.root & 1 for s in stream)
-        and written.count({s.expression for s in stream}) > 1
-        for stream in streams.values()
-    )
+class Runs:
+    """Whole streams of several layers that run several times: at another moment, for another
+    draft."""
 
+    def __init__(self, flow: Flow, steps: list[Sum]) -> None:
+        self.graph = flow.graph
+        streams: dict[int, list[Sum]] = {}
+        for step in steps:
+            streams.setdefault(step.line, []).append(step)
+        written = [{s.expression for s in stream} for stream in streams.values()]
+        self.roots = [
+            [s.root for s in stream]
+            for stream, own in zip(streams.values(), written, strict=True)
+            if max(s.level for s in stream) > 1 and written.count(own) > 1
+        ]
 
-def summed_over_runs(flow: Flow, sums: list[Sum], before: Mapping[int, Sum]) -> set[object]:
-    """Expressions of what looks like sums over layers, and adds up what runs of the whole network
-    give: they have no more terms in a deeper model."""
-    steps = [s for s in sums if s.residual]
-    found = set[object]()
-    for here in sums:
-        if here.verdict in (Verdict.OVER_LAYERS, Verdict.READOUTS):
-            early, terms = before.get(here.root), sorted(leaf.origin for leaf in here.leaves)
-            pairs = pairwise(terms) if early is None else [(early.root, here.root)]
-            if any(runs_again(flow, steps, *pair) for pair in pairs):
-                found.add(here.expression)
-    return found
+    def between(self, early: int, late: int) -> bool:
+        """Whether the network has run as a whole after one value and before another that it goes
+        into: that is no layer."""
+        made = self.graph[late].ancestors
+        return any(all(r > early and made >> r & 1 for r in roots) for roots in self.roots)
+
+    def are_added_up(self, found: Sum, early: Sum | None) -> bool:
+        """Whether what looks like a sum over layers, with the one before it, adds up what runs
+        give: it has no more terms in a deeper model."""
+        terms = sorted(leaf.origin for leaf in found.leaves)
+        pairs = pairwise(terms) if early is None else [(early.root, found.root)]
+        return any(starmap(self.between, pairs))
 
 
 def _made_of_stream(flow: Flow, step: Sum) -> bool:
@@ -97,4 +96,4 @@ def _made_after(flow: Flow, late: Sum, early: Sum) -> bool:
     return any(flow.graph[b.node].ancestors >> early.root & 1 for b in late.branches)
 
 
-__all__ = ["runs_again", "set_levels", "summed_over_runs"]
+__all__ = ["Runs", "set_levels"]

@@ -163,7 +163,7 @@ def _over_time(reading: Reading) -> set[object]:
 
     def is_layer(early: int, late: int) -> bool:
         mixes = reading.graph.between(early, late) & reading.flow.mixing
-        return bool(mixes) and not reading.streams.runs_again(early, late)
+        return bool(mixes) and not reading.streams.runs.between(early, late)
 
     return {
         expression for expression, roots in runs.items() if len(roots) > 1
@@ -174,7 +174,7 @@ def _over_time(reading: Reading) -> set[object]:
 def _of_another_run(reading: Reading, found: Sum) -> bool:
     """Whether the network has run as a whole since the same expression was summed up before."""
     early = reading.streams.before.get(found.root)
-    return early is not None and reading.streams.runs_again(early.root, found.root)
+    return early is not None and reading.streams.runs.between(early.root, found.root)
 
 
 def _between_steps(reading: Reading, found: Sum) -> bool:

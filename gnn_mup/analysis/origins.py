@@ -239,9 +239,8 @@ class Origins(Dims):
     def _tables(self) -> list[Dim]:
         """The features of learned rows that are added to others, stand beside them, or are
         multiplied with numbers that have none (``x.unsqueeze(-1) * table``)."""
-        found = []
+        found, kinds = [], (Kind.JOIN, Kind.SUM, Kind.PRODUCT)
         for step in self.program:
-            kinds = (Kind.JOIN, Kind.SUM, Kind.PRODUCT)
             for number, source in enumerate(step.sources if step.kind in kinds else ()):
                 wide = [n for n in self.program.shape(source) if n > 1]
                 alone = step.kind is not Kind.PRODUCT or self._brings_features(step, number)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ..ir.program import Kind
 from .flow import Flow
 from .forms import ONCE, Sum, Verdict, begins, sums_of
-from .levels import runs_again, set_levels, summed_over_runs
+from .levels import Runs, set_levels
 from .nesting import Nesting
 from .overlayers import settle_sums_over_layers
 from .terms import Terms
@@ -59,14 +59,13 @@ class Streams(Terms):
             if found.root not in self.before and len(told) == 1:
                 (found.mixes,) = told
         self.depth = set_levels(self.flow, self.steps)
-        again = summed_over_runs(self.flow, self.sums, self.before)
+        self.runs = Runs(self.flow, self.steps)
+        summed = [s for s in self.sums if s.verdict in (Verdict.OVER_LAYERS, Verdict.READOUTS)]
+        again = {s.expression for s in summed
+                 if self.runs.are_added_up(s, self.before.get(s.root))}  # fmt: skip
         self.readouts = [r for r in self.readouts if r.found.expression not in again]
         for found in self.sums:
             found.verdict = Verdict.NONE if found.expression in again else found.verdict
-
-    def runs_again(self, early: int, late: int) -> bool:
-        """Whether the network has run as a whole from one value to another."""
-        return runs_again(self.flow, self.steps, early, late)
 
     @property
     def steps(self) -> list[Sum]:

@@ -100,19 +100,19 @@ def _with_insertions(
     reading: Reading,
     told: Mapping[str, Weight],
 ) -> Findings:
-    if options.residual == "gates":
-        deep = Reading(read(trace(model, *cloned(call), calls=True)), told, grows)
-        cells = gates(model, deep)
-        deep = deep.with_spans(gate.span for gate in cells)
-        return Findings(deep, depth_of(deep.graph, cells), gates=cells)
     may_insert = options.residual == "insert" or (
         options.residual == "auto" and (base is None or base.inserted)
     )
     layers = {n for n, m in model.named_modules() if isinstance(m, MessagePassing)}
     may_insert &= bool(layers)
-    if reading.streams.steps or not may_insert or not _insertable(reading, layers):
+    gated = options.residual == "gates"
+    if not gated and (reading.streams.steps or not may_insert or not _insertable(reading, layers)):
         return Findings(reading, reading.depth)
     deep = Reading(read(trace(model, *cloned(call), calls=True)), told, grows)
+    if gated:
+        cells = gates(model, deep)
+        deep = deep.with_spans(gate.span for gate in cells)
+        return Findings(deep, depth_of(deep.graph, cells), gates=cells)
     try:
         found = insertions(model, deep)
         draft_insertions(Drafts(model), found, 1.0)

@@ -64,7 +64,8 @@ def cloned_value(value: Any, memo: dict[int, Any] | None = None) -> Any:
     elif _is_array(value):  # whose memory a tensor may share
         memo[id(value)] = copy.deepcopy(value)
     elif type(value) in _CONTAINERS and next(tensors_in(value), None) is None:
-        arrays = any(map(_is_array, value.values() if isinstance(value, dict) else value))
+        held = (here.values() if isinstance(here, dict) else here for here in containers_in(value))
+        arrays = any(_is_array(part) for parts in held for part in parts)
         # Names of attributes: a forward pass may add some.
         return copy.deepcopy(value) if arrays else copy.copy(value)
     elif isinstance(value, _CLOSED) or next(tensors_in(value), None) is None:

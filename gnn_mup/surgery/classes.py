@@ -145,7 +145,8 @@ def _moved_state(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def moved(self: Any, input: Any, hx: Any = None) -> Any:
         new, number = method(self, input, hx), getattr(self, STATE)
-        return new * number if hx is None else torch.lerp(hx, new, number)
+        # Not lerp: under autocast the two have other types.
+        return new * number if hx is None else hx + number * (new - hx)
 
     return moved
 
